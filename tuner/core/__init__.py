@@ -1,0 +1,1 @@
+"""Study, trial, workload, measurement, search, confirmation, decision, export. Pure: no SQL, HTTP, GPU or process."""

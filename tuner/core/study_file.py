@@ -1,0 +1,315 @@
+"""The study file: what a user asks for, checked key by key. Knows the words, not what they lead to."""
+
+import difflib
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from search_spaces.knob import Scalar
+from tuner.core.acceptance import REAL, Acceptance, AcceptanceError
+from tuner.core.workload import GemmProblem, ServingWorkload, Workload
+
+
+class StudyFileError(ValueError):
+    """A study file that cannot be used. The message names each key and what is wrong with it."""
+
+
+def _as_list(value: object) -> object:
+    return value if isinstance(value, list | tuple) else [value]
+
+
+Positive = Annotated[int, Field(gt=0, strict=True)]
+PositiveList = Annotated[tuple[Positive, ...], BeforeValidator(_as_list), Field(min_length=1, max_length=32)]
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class HardwareSection(_Section):
+    """gpu: product name, or `cpu`.   gpus: all that the study may hold.   gpus_per_node: in one tray."""
+
+    gpu: Name
+    gpus: Positive = 1
+    gpus_per_node: Positive = 8
+
+
+class InlineSpace(_Section):
+    """A user's own space: knobs are vLLM option names. baseline: what is run today; the first choices where absent."""
+
+    name: Name = "inline"
+    knobs: Mapping[str, tuple[Scalar, ...]] = Field(min_length=1)
+    rules: tuple[str, ...] = ()
+    baseline: Mapping[str, Scalar] = Field(default_factory=dict)
+
+
+class SyntheticAcceptance(_Section):
+    """curve: name of a shipped curve; the length follows the draft length.   length: one for every draft length."""
+
+    curve: str | None = None
+    length: float | None = None
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> "SyntheticAcceptance":
+        if (self.curve is None) == (self.length is None):
+            raise ValueError("takes exactly one of curve and length")
+        return self
+
+
+class AcceptanceSection(_Section):
+    synthetic: SyntheticAcceptance
+
+
+class WorkloadSection(_Section):
+    """Lists of concurrency and context make several workloads. requests: in one run, warm-up excluded; by default
+    four times the concurrency, at least 8.   repeats: runs of each workload in one start."""
+
+    input_tokens: Positive
+    output_tokens: Positive
+    context_tokens: PositiveList | None = None
+    concurrency: PositiveList = (1,)
+    requests: Positive | None = None
+    request_rate: Annotated[float, Field(gt=0)] | None = None
+    repeats: Positive = 1
+    dataset: str = "random"
+    acceptance: Literal["real"] | AcceptanceSection = "real"
+    seed: Annotated[int, Field(ge=0)] = 0
+
+    @field_validator("acceptance")
+    @classmethod
+    def _curve_is_known(cls, value: Literal["real"] | AcceptanceSection) -> Literal["real"] | AcceptanceSection:
+        _acceptance(value)
+        return value
+
+    def workloads(self) -> tuple[ServingWorkload, ...]:
+        return tuple(
+            ServingWorkload(
+                input_tokens=self.input_tokens,
+                output_tokens=self.output_tokens,
+                context_tokens=max(context, self.input_tokens),
+                concurrency=concurrency,
+                requests=self.requests or max(8, 4 * concurrency),
+                request_rate=self.request_rate,
+                dataset=self.dataset,
+                acceptance=_acceptance(self.acceptance),
+                seed=self.seed,
+            )
+            for context in self.context_tokens or (self.input_tokens,)
+            for concurrency in self.concurrency
+        )
+
+
+def _acceptance(section: Literal["real"] | AcceptanceSection) -> Acceptance:
+    if section == "real":
+        return REAL
+    try:
+        return Acceptance(curve=section.synthetic.curve, fixed_length=section.synthetic.length)
+    except AcceptanceError as error:
+        raise ValueError(str(error)) from error
+
+
+class ProblemSection(_Section):
+    n: Positive
+    k: Positive
+    m: Positive
+    dtype: Literal["bfloat16", "float16", "float32", "float8_e4m3"] = "bfloat16"
+    name: str = ""
+
+
+class ObjectiveSection(_Section):
+    """Exactly one metric, to be made large or small."""
+
+    maximize: str | None = None
+    minimize: str | None = None
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> "ObjectiveSection":
+        if (self.maximize is None) == (self.minimize is None):
+            raise ValueError("takes exactly one of maximize and minimize")
+        return self
+
+    @property
+    def metric(self) -> str:
+        return self.maximize or self.minimize or ""
+
+    @property
+    def larger_is_better(self) -> bool:
+        return self.maximize is not None
+
+
+class LimitSection(_Section):
+    """A bound that every workload must keep."""
+
+    metric: str
+    at_most: float | None = None
+    at_least: float | None = None
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> "LimitSection":
+        if (self.at_most is None) == (self.at_least is None):
+            raise ValueError("takes exactly one of at_most and at_least")
+        return self
+
+
+class BudgetSection(_Section):
+    """trials: candidates tried in the search, over all GPU counts, baselines not counted.   gpu_hours: of all starts,
+    the confirmation's included; None is no bound.   start_minutes: expected length of one start, for the estimate."""
+
+    trials: Positive = 40
+    gpu_hours: Annotated[float, Field(gt=0)] | None = None
+    start_minutes: Annotated[float, Field(gt=0)] | None = None
+
+
+class ConfirmSection(_Section):
+    """finalists: candidates confirmed per GPU count.   starts: fresh starts a side (at least 5 for one finalist, 6 for
+    two or three: fewer cannot reach p < 0.05).   noise_starts: of the baseline, first.   min_gain: 0.01 is 1 %."""
+
+    finalists: Annotated[int, Field(ge=1, le=3)] = 1
+    starts: Annotated[int, Field(ge=5, le=50)] | None = None
+    noise_starts: Annotated[int, Field(ge=2, le=20)] = 2
+    min_gain: Annotated[float, Field(ge=0, lt=1)] = 0.01
+
+    @model_validator(mode="after")
+    def _enough_starts(self) -> "ConfirmSection":
+        if self.finalists > 1 and self.starts is not None and self.starts < 6:
+            raise ValueError(f"starts: {self.finalists} finalists need at least 6 starts a side")
+        return self
+
+    @property
+    def starts_a_side(self) -> int:
+        return self.starts or (5 if self.finalists == 1 else 6)
+
+
+class QualitySection(_Section):
+    """prompts, output_tokens: of the generations that are scored.   enabled: false leaves the check out, and the
+    evidence says so; nothing can then be validated."""
+
+    enabled: bool = True
+    prompts: Positive = 8
+    prompt_tokens: Positive = 16
+    output_tokens: Positive = 128
+
+
+class EngineSection(_Section):
+    """python: the interpreter that has vLLM.   options: further vLLM options for every candidate.   environment:
+    variables for the engine.   arguments: appended to the command line."""
+
+    python: str | None = None
+    version: str | None = None
+    options: Mapping[str, Any] = Field(default_factory=dict)
+    environment: Mapping[str, str] = Field(default_factory=dict)
+    arguments: tuple[str, ...] = ()
+    trust_remote_code: bool = False
+    draft_models: Mapping[str, str] = Field(default_factory=dict)
+    start_timeout_s: Annotated[float, Field(gt=0)] = 600.0
+    request_timeout_s: Annotated[float, Field(gt=0)] = 600.0
+
+
+class StudyFile(_Section):
+    """One study, or with `problems` a group of kernel studies."""
+
+    name: Name
+    model: Name
+    hardware: HardwareSection
+    space: str | InlineSpace
+    evaluator: Literal["predicted", "recorded", "vllm", "kernel"]
+    workload: WorkloadSection | None = None
+    problems: tuple[ProblemSection, ...] = ()
+    objective: ObjectiveSection
+    limits: tuple[LimitSection, ...] = ()
+    fix: Mapping[str, Scalar] = Field(default_factory=dict)
+    only: Mapping[str, Annotated[tuple[Scalar, ...], BeforeValidator(_as_list), Field(min_length=1)]] = Field(
+        default_factory=dict
+    )
+    knobs: Mapping[str, Annotated[tuple[Scalar, ...], Field(min_length=1)]] = Field(default_factory=dict)
+    rules: tuple[str, ...] = ()
+    baseline: Mapping[str, Scalar] = Field(default_factory=dict)
+    budget: BudgetSection = BudgetSection()
+    confirm: ConfirmSection = ConfirmSection()
+    quality: QualitySection = QualitySection()
+    engine: EngineSection = EngineSection()
+    recording: str | None = None
+    parallel: Annotated[int, Field(ge=1, le=64)] = 1
+    seed: Annotated[int, Field(ge=0)] = 0
+
+    @field_validator("name", "model")
+    @classmethod
+    def _printable(cls, value: str) -> str:
+        if not value.strip() or any(ord(character) < 32 or ord(character) == 127 for character in value):
+            raise ValueError("must be one line of printable text")
+        return value
+
+    @model_validator(mode="after")
+    def _workload_or_problems(self) -> "StudyFile":
+        if (self.workload is None) == (not self.problems):
+            raise ValueError("takes exactly one of workload and problems")
+        if self.evaluator == "recorded" and self.recording is None:
+            raise ValueError("recording: the recorded evaluator needs the file of measurements")
+        return self
+
+    @property
+    def workloads(self) -> tuple[Workload, ...]:
+        if self.workload is not None:
+            return self.workload.workloads()
+        return tuple(GemmProblem(n=p.n, k=p.k, m=p.m, dtype=p.dtype, name=p.name) for p in self.problems)
+
+    @property
+    def repeats(self) -> int:
+        return self.workload.repeats if self.workload is not None else 1
+
+    @property
+    def key(self) -> str:
+        """Hash of everything asked for; two files that ask for the same have the same key."""
+        text = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def parse(document: object) -> StudyFile:
+    """Raises StudyFileError, one line for each key that is wrong."""
+    if not isinstance(document, Mapping):
+        raise StudyFileError("a study file is a mapping of keys to values")
+    try:
+        return StudyFile.model_validate(document)
+    except ValidationError as error:
+        raise StudyFileError("\n".join(_lines(error.errors(include_url=False)))) from error
+
+
+def load(path: Path) -> StudyFile:
+    """Raises StudyFileError, also where the file cannot be read or is no YAML."""
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise StudyFileError(f"{path}: {error.strerror}") from error
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        raise StudyFileError(f"{path}: not a YAML file: {error}") from error
+    return parse(document)
+
+
+def _lines(errors: Sequence[Any]) -> list[str]:
+    lines = []
+    for error in errors:
+        key = ".".join(str(part) for part in error["loc"] if part not in ("str", "InlineSpace", "AcceptanceSection"))
+        message = error["msg"].removeprefix("Value error, ")
+        if error["type"] == "extra_forbidden":
+            message = f"unknown key{_suggestion(error['loc'])}"
+        lines.append(f"{key}: {message}" if key else message)
+    return lines
+
+
+def _suggestion(location: Sequence[object]) -> str:
+    section: Any = StudyFile
+    for part in location[:-1]:
+        field = getattr(section, "model_fields", {}).get(part)
+        section = field.annotation if field is not None else None
+        if not isinstance(section, type):
+            options = getattr(section, "__args__", ())
+            section = next((t for t in options if isinstance(t, type) and issubclass(t, _Section)), None)
+    known = list(getattr(section, "model_fields", {}))
+    close = difflib.get_close_matches(str(location[-1]), known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else f"; known keys: {', '.join(known)}" if known else ""
