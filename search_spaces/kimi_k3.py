@@ -102,6 +102,13 @@ def specialized_rules(gpu: str) -> tuple[Rule, ...]:
         _specialized("sleep", "sleep mode", lambda c: not option(c, "enable_sleep_mode")),
         _specialized("lora", "LoRA", lambda c: not option(c, "enable_lora")),
         _specialized(
+            "compile",
+            "torch.compile's stock mode",
+            lambda c: (
+                c.enforce_eager is True or option(c, "compilation_config.mode") not in (1, "1", "STOCK_TORCH_COMPILE")
+            ),
+        ),
+        _specialized(
             "graphs",
             "deployments without FULL decode CUDA graphs (enforce_eager, or another cudagraph_mode)",
             lambda c: not c.enforce_eager and c.cudagraph_mode in _FULL_DECODE,
@@ -114,7 +121,7 @@ def specialized_rules(gpu: str) -> tuple[Rule, ...]:
         _specialized(
             "adaptive",
             "adaptive verification",
-            lambda c: not option(c, "speculative_config.enable_adaptive_verification"),
+            lambda c: c.num_speculative_tokens == 0 or not option(c, "speculative_config.enable_adaptive_verification"),
         ),
         _specialized(
             "kda-dtypes",
