@@ -8,6 +8,7 @@ comparisons, `in [...]`; and, or, not; `a if condition else b`. No powers, calls
 import ast
 import difflib
 import operator
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, get_args, get_type_hints
@@ -126,7 +127,9 @@ def _parsed(text: str, key: str) -> ast.expr:
     if "\n" in text or not text.strip():
         raise SpaceError(f"{key}: a rule is one line of text")
     try:
-        return ast.parse(text.strip(), mode="eval").body
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # a warning such as "invalid escape sequence" is a refusal here
+            return ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         reason = error.msg if isinstance(error, SyntaxError) else str(error)
         raise SpaceError(f"{key}: not an expression: {reason}: {text}") from error

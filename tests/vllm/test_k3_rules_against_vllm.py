@@ -61,7 +61,7 @@ def grid() -> list[ServingConfig]:
 
 
 def outside(count: int, seed: int) -> list[ServingConfig]:
-    """Specialised points with two to four settings drawn from beyond the grid, the rest from what is supported."""
+    """Distinct specialised points: one to four settings drawn from beyond the grid, the rest supported."""
     draw = random.Random(seed)
     supported = ServingConfig(
         tensor_parallel_size=8, decode_backend=kimi_k3.SPECIALIZED, speculative_method="dspark",
@@ -89,15 +89,15 @@ def outside(count: int, seed: int) -> list[ServingConfig]:
         "speculative-config.enable_adaptive_verification": [True, False],
         "compilation-config.mode": [0, 1, 2, 3],
     }
-    found: list[ServingConfig] = []
+    found: dict[ServingConfig, None] = {}
     while len(found) < count:
         names = draw.sample([*fields, *options], draw.randint(1, 4))
         if {"enable-lora", "no-enable-lora"} <= set(names):
             continue
         changes = {name: draw.choice(fields[name]) for name in names if name in fields}
         further = tuple(sorted((name, draw.choice(options[name])) for name in names if name in options))
-        found.append(replace(supported, **changes, options=further))  # type: ignore[arg-type]
-    return found
+        found[replace(supported, **changes, options=further)] = None  # type: ignore[arg-type]
+    return list(found)
 
 
 Asked = Mapping[str, tuple[list[ServingConfig], list[str | None]]]

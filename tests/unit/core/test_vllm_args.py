@@ -1,10 +1,11 @@
 """What the renderer writes is what vLLM reads: each pitfall of vLLM's file format once."""
 
 import json
-from typing import Any
+from dataclasses import fields, replace
+from typing import Any, get_args, get_type_hints
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from search_spaces.serving import ServingConfig
@@ -206,10 +207,22 @@ TEXT = st.text(st.characters(blacklist_categories=["Cs", "Cc"]), min_size=1, max
 @given(
     model=TEXT, key=TEXT.filter(lambda t: "." not in t), inner=TEXT, value=st.one_of(st.booleans(), st.integers(), TEXT)
 )
+@settings(deadline=None)
 def test_any_text_survives_the_file(model: str, key: str, inner: str, value: object) -> None:
     extra = {"hf-overrides": {key: {inner: value}}}
     options = engine_options(ServingConfig(), ModelRef(model=model, extra=extra))
     assert from_yaml(to_yaml(options)) == options
+
+
+@pytest.mark.parametrize("name", [f.name for f in fields(ServingConfig) if f.name != "kernel_table"])
+def test_every_option_of_a_configuration_is_written(name: str) -> None:
+    """All but the tile table, which is a variable of the environment."""
+    drafting = ServingConfig(speculative_method="ngram", num_speculative_tokens=3)
+    other: dict[str, Any] = {"cudagraph_capture_sizes": (1, 2), "options": (("seed", 3),)}
+    hint = get_type_hints(ServingConfig)[name]
+    value = other.get(name, True if bool in get_args(hint) else "text" if str in get_args(hint) else 5)
+    changed = replace(drafting, **{name: value})
+    assert to_yaml(engine_options(changed, K3)) != to_yaml(engine_options(drafting, K3))
 
 
 def test_a_file_that_is_no_mapping_is_refused() -> None:
