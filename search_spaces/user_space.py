@@ -9,6 +9,7 @@ from search_spaces import expression
 from search_spaces.knob import Knob, Scalar, Values
 from search_spaces.serving import ServingConfig
 from search_spaces.space import Space, SpaceError, assignments
+from search_spaces.vllm_rules import ADDITIONAL_CONFIG_KEYS
 
 _TYPES: Mapping[str, tuple[type, ...]] = {
     name: tuple(get_args(hint)) or (hint,)
@@ -20,6 +21,11 @@ _DRAFTING = (
     "speculative_method", "speculative_model", "draft_sample_method", "rejection_sample_method", "prompt_lookup_max",
     "prompt_lookup_min",
 )  # fmt: skip
+# Options that a configuration has as fields of its own, whatever mapping of vLLM's they live in.
+_MAPPINGS = ("additional_config", "speculative_config", "compilation_config")
+_OWN_NAMES = {"speculative_config.method": "speculative_method", "speculative_config.model": "speculative_model"}
+# A built-in knob that stands for two options; rules name the two.
+COMBINED = ("draft_sampling",)
 
 
 def extended(space: Space, knobs: Mapping[str, Sequence[Scalar]], rules: Sequence[str]) -> Space:
@@ -32,12 +38,13 @@ def extended(space: Space, knobs: Mapping[str, Sequence[Scalar]], rules: Sequenc
         SpaceError: naming the key: a choice of the wrong type, a repeated choice, or a rule that cannot be read.
     """
     own = {knob.name for knob in space.knobs}
-    given = [_knob(name, choices) for name, choices in knobs.items()]
+    given = _knobs(knobs, "knobs")
     for knob in given:
         if knob.name in own:
             _check_replaced(space.knob(knob.name), knob)
     replaced = {knob.name: knob.choices for knob in given if knob.name in own}
     further = tuple(knob for knob in given if knob.name not in own)
+    known = {knob.name: knob.choices for knob in space.knobs if knob.name not in COMBINED}
     make = space.make
 
     def made(values: Values) -> Any:
@@ -47,7 +54,7 @@ def extended(space: Space, knobs: Mapping[str, Sequence[Scalar]], rules: Sequenc
     return replace(
         space,
         knobs=(*(replace(k, choices=replaced.get(k.name, k.choices)) for k in space.knobs), *further),
-        rules=(*space.rules, *expression.rules(rules, names(knobs))),
+        rules=(*space.rules, *expression.rules(rules, names({**known, **knobs}))),
         make=made if further else make,
         _index={},
     )
@@ -64,9 +71,9 @@ def inline(
     Raises:
         SpaceError: as `extended`; also for a baseline option of the wrong type.
     """
-    given = tuple(_knob(knob, choices) for knob, choices in knobs.items())
+    given = _knobs(knobs, "space.knobs")
     for option, value in baseline.items():
-        _check(f"baseline.{option}", option, value)
+        _check(f"space.baseline.{option}", option, value)
     first = {**{knob.name: knob.choices[0] for knob in given}, **baseline}
 
     def make(values: Values) -> ServingConfig:
@@ -77,7 +84,7 @@ def inline(
     return Space(
         name=name,
         knobs=given,
-        rules=expression.rules(rules, names({**knobs, **{option: (value,) for option, value in baseline.items()}})),
+        rules=expression.rules(rules, names({**{o: (v,) for o, v in baseline.items()}, **knobs}), key="space.rules"),
         make=make,
         gpus=lambda candidate: candidate.gpus,  # type: ignore[attr-defined]
         baselines={c.gpus: c for c in [*reversed(candidates), make(first)]},
@@ -106,13 +113,19 @@ def names(knobs: Mapping[str, Sequence[Scalar]]) -> dict[str, type]:
     return {**own, **expression.serving_names()}
 
 
-def _knob(name: str, choices: Sequence[Scalar]) -> Knob:
-    for choice in choices:
-        _check(f"knobs.{name}", name, choice)
-    try:
-        return Knob(name=name, choices=tuple(choices))
-    except ValueError as error:
-        raise SpaceError(f"knobs.{name}: {error}") from error
+def _knobs(knobs: Mapping[str, Sequence[Scalar]], key: str) -> tuple[Knob, ...]:
+    found: dict[str, Knob] = {}
+    for name, choices in knobs.items():
+        for choice in choices:
+            _check(f"{key}.{name}", name, choice)
+        try:
+            knob = Knob(name=name, choices=tuple(choices))
+        except ValueError as error:
+            raise SpaceError(f"{key}.{name}: {error}") from error
+        other = found.setdefault(expression.identifier(name), knob)
+        if other is not knob:
+            raise SpaceError(f"{key}.{name}: is the same option as {other.name!r}")
+    return tuple(found.values())
 
 
 def _check_replaced(own: Knob, given: Knob) -> None:
@@ -126,10 +139,16 @@ def _check_replaced(own: Knob, given: Knob) -> None:
 
 
 def _check(key: str, name: str, value: Scalar) -> None:
-    if not name.replace("-", "_").replace(".", "_").isidentifier():
+    if not expression.identifier(name).isidentifier():
         raise SpaceError(f"{key}: {name!r} is not the name of an option")
     if name == "options":
         raise SpaceError(f"{key}: name the vLLM option itself")
+    mapping, _, inner = name.replace("-", "_").rpartition(".")
+    field = _OWN_NAMES.get(f"{mapping}.{inner}", inner) if mapping in _MAPPINGS else name.replace("-", "_")
+    if field != name and (field in _TYPES or field == _SIZES):
+        raise SpaceError(f"{key}: is written {field!r} here")
+    if mapping == "additional_config" and inner not in ADDITIONAL_CONFIG_KEYS:
+        raise SpaceError(f"{key}: vLLM would ignore it silently; known are {', '.join(sorted(ADDITIONAL_CONFIG_KEYS))}")
     if name == _SIZES:
         if value is not None and not all(size.strip().isdecimal() for size in str(value).split(",")):
             raise SpaceError(f"{key}: sizes are written like '1,2,4'; got {value!r}")

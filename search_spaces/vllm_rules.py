@@ -7,6 +7,18 @@ from search_spaces.knob import Scalar
 from search_spaces.rule import Rule
 from search_spaces.serving import ServingConfig
 
+# vLLM never checks this mapping: a misspelt key silently means `auto`. Every key that vLLM 0.33.0 reads on NVIDIA GPUs.
+ADDITIONAL_CONFIG_KEYS = frozenset(
+    {
+        "decode_backend",
+        "mla_core",
+        "kda_decode_backend",
+        "kda_spec_decode_backend",
+        "kda_prefill_backend",
+        "gdn_prefill_backend",
+    }
+)
+
 
 def option(config: ServingConfig, name: str) -> Scalar:
     """A further vLLM option of the candidate, whether written with dashes or underscores; None where it is not set.

@@ -21,21 +21,10 @@ from typing import Any
 import yaml
 
 from search_spaces.serving import ServingConfig
+from search_spaces.vllm_rules import ADDITIONAL_CONFIG_KEYS
 from tuner.core.workload import ServingWorkload
 
 KERNEL_TABLE_VARIABLE = "TUNER_KERNEL_TABLE"
-
-# vLLM never checks this mapping: a misspelt key silently means `auto`. Every key that vLLM 0.33.0 reads on NVIDIA GPUs.
-ADDITIONAL_CONFIG_KEYS = frozenset(
-    {
-        "decode_backend",
-        "mla_core",
-        "kda_decode_backend",
-        "kda_spec_decode_backend",
-        "kda_prefill_backend",
-        "gdn_prefill_backend",
-    }
-)
 
 # Trays joined by NVLink across nodes; the variables are those of vLLM's GB300 recipe for Kimi K3.
 _NVLINK_RACKS = ("GB200", "GB300")
@@ -233,15 +222,18 @@ def launch_lines(
 ) -> list[str]:
     """One shell line for each node, in order of rank. Every node reads the same file.
 
-    master_addr: address of node 0 that the others reach.   arguments: appended to each line.
+    master_addr: address of node 0 that the others reach; `$NAME` is left for the shell to expand.
+    arguments: appended to each line.
     """
     line = ["vllm", "serve", "--config", config_file]
     count = nodes.count(config)
     if count == 1:
         return [shlex.join([*line, *arguments])]
-    joint = ["--nnodes", str(count), "--master-addr", master_addr, "--master-port", str(master_port)]
+    variable = master_addr.startswith("$") and master_addr[1:].isidentifier()
+    address = f'"{master_addr}"' if variable else shlex.quote(master_addr)
+    joint = f"{shlex.join(line)} --nnodes {count} --master-addr {address} --master-port {master_port}"
     return [
-        shlex.join([*line, *joint, "--node-rank", str(rank), *(["--headless"] if rank else []), *arguments])
+        f"{joint} {shlex.join(['--node-rank', str(rank), *(['--headless'] if rank else []), *arguments])}"
         for rank in range(count)
     ]
 

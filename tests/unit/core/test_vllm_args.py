@@ -188,6 +188,10 @@ def test_there_is_one_launch_line_a_tray_and_only_the_first_answers() -> None:
     assert [f"--node-rank {rank}" in line for rank, line in enumerate(lines)] == [True] * 4
     assert ["--headless" in line for line in lines] == [False, True, True, True]
     assert all("--config 'k3 best.yaml' --nnodes 4 --master-addr 10.0.0.1" in line for line in lines)
+    (_, second, *_) = launch_lines(SPECIALIZED, GB300, config_file="a.yaml", master_addr="$NODE0")
+    assert '--master-addr "$NODE0" ' in second
+    (first, *_) = launch_lines(SPECIALIZED, GB300, config_file="a.yaml", master_addr="$(x); y")
+    assert "--master-addr '$(x); y' " in first
     assert launch_lines(ServingConfig(), GB300, config_file="a.yaml") == ["vllm serve --config a.yaml"]
 
 

@@ -65,6 +65,21 @@ def test_an_inline_space_has_a_baseline_for_each_gpu_count() -> None:
     assert space.feasible().rejected == {"user: max_num_seqs <= 8 * gpus": 1}
 
 
+def test_rules_of_the_study_may_name_the_options_of_its_inline_space() -> None:
+    space = inline("mine", {"async-scheduling": [True, False]}, [], {})
+    assert len(configs(extended(space, {}, ["async_scheduling"]))) == 1
+    with pytest.raises(SpaceError, match=r"^space\.rules\.0: unknown name"):
+        inline("mine", {"max_num_seqs": [1]}, ["async_scheduling"], {})
+
+
+def test_a_rule_names_the_two_halves_of_a_combined_knob() -> None:
+    k3 = build("kimi_k3_gb300", Setting(model="m", gpu="GB300", gpus=8, max_model_len=300, max_concurrency=8))
+    space = extended(k3, {}, ["num_speculative_tokens == 0 or draft_sample_method == 'greedy'"])
+    assert {c.rejection_sample_method for c in configs(space)} == {None, "standard"}
+    with pytest.raises(SpaceError, match="did you mean 'draft_sample_method'"):
+        extended(k3, {}, ["draft_sampling == 'greedy/standard'"])
+
+
 def test_capture_sizes_can_be_given_as_text() -> None:
     space = inline("mine", {"cudagraph_capture_sizes": ["1,2,4", None]}, [], {})
     assert [c.cudagraph_capture_sizes for c in configs(space)] == [(1, 2, 4), None]
@@ -82,6 +97,11 @@ def test_capture_sizes_can_be_given_as_text() -> None:
         ({"options": ["x"]}, r"knobs\.options: name the vLLM option itself"),
         ({"a b": [1]}, r"knobs\.a b: 'a b' is not the name of an option"),
         ({"--seed": [1], "": [2]}, r"is not the name of an option"),
+        ({"max-num-seqs": [8]}, r"knobs\.max-num-seqs: is written 'max_num_seqs' here"),
+        ({"speculative-config.method": ["ngram"]}, r"is written 'speculative_method' here"),
+        ({"compilation-config.cudagraph_mode": ["FULL"]}, r"is written 'cudagraph_mode' here"),
+        ({"additional-config.decode_backnd": ["x"]}, r"vLLM would ignore it silently; known are decode_backend"),
+        ({"async-scheduling": [True], "async_scheduling": [False]}, r"is the same option as 'async-scheduling'"),
         ({"cudagraph_capture_sizes": ["1,x"]}, r"knobs\.cudagraph_capture_sizes: sizes are written like"),
     ],
 )
@@ -97,7 +117,7 @@ def test_a_combined_knob_keeps_its_own_words() -> None:
 
 
 def test_a_wrong_baseline_is_refused_by_its_key() -> None:
-    with pytest.raises(SpaceError, match=r"baseline\.max_num_seqs: takes a whole number"):
+    with pytest.raises(SpaceError, match=r"^space\.baseline\.max_num_seqs: takes a whole number"):
         inline("mine", {"max_num_seqs": [1]}, [], {"max_num_seqs": "1"})
 
 
