@@ -1,6 +1,7 @@
 """The built-in spaces by name, and what holds for each of them."""
 
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -89,3 +90,13 @@ def test_capture_sizes_stay_within_the_batch_and_none_is_made_where_none_fits() 
         8, 16, 24, 32, 40, 48, 56, 64, 72, 80, 88, 96,
     )  # fmt: skip
     assert capture_sizes(max_num_seqs=1, tokens_per_request=8, max_num_batched_tokens=4) is None
+
+
+def test_the_reference_page_names_every_knob_and_rule() -> None:
+    page = (Path(__file__).parents[3] / "docs/reference/spaces.md").read_text(encoding="utf-8")
+    for name in SPACES:
+        space = build(name, setting(gpu="GB300", draft_sampling="greedy/standard"))
+        assert name in page
+        assert [knob.name for knob in space.knobs if f"`{knob.name}`" not in page] == []
+        short = {rule.name: rule.name.replace("specialized", "", 1) for rule in space.rules}
+        assert [name for name, end in short.items() if f"`{name}`" not in page and f"`{end}`" not in page] == []
