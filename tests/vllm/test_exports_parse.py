@@ -53,6 +53,11 @@ def sample(name: str, count: int) -> list[ServingConfig]:
     return [*built.baselines.values(), *built.seeds, *drawn]  # type: ignore[list-item]
 
 
+PLAIN = ModelRef(model="moonshotai/Kimi-K3")
+SYNTHETIC = ServingWorkload(
+    input_tokens=1, output_tokens=1000, context_tokens=1, concurrency=8, requests=8,
+    acceptance=Acceptance(fixed_length=3.5),
+)  # fmt: skip
 Options = dict[str, object]
 Read = list[dict[str, Any]]
 
@@ -72,17 +77,23 @@ def check(options: Sequence[Options], read: Read) -> None:
 
 
 def exports(configs: Sequence[ServingConfig]) -> list[dict[str, object]]:
-    """Each as it is exported, for a plain and an awkward model, and with the benchmark's overlay."""
-    workload = ServingWorkload(
-        input_tokens=1, output_tokens=1000, context_tokens=1, concurrency=8, requests=8,
-        acceptance=Acceptance(fixed_length=3.5),
-    )  # fmt: skip
-    plain = ModelRef(model="moonshotai/Kimi-K3")
+    """Each as it is exported, for a plain and an awkward model."""
     return [
-        *(engine_options(config, plain) for config in configs),
+        *(engine_options(config, PLAIN) for config in configs),
         *(engine_options(config, AWKWARD) for config in configs[::7]),
-        *({**engine_options(config, plain), **benchmark_overlay(config, workload)} for config in configs[::5]),
     ]
+
+
+def measured(configs: Sequence[ServingConfig]) -> tuple[list[Options], list[dict[str, object]]]:
+    """What an engine that is measured must understand, and its questions: the exported file, then the overlay."""
+    overlays = [benchmark_overlay(config, SYNTHETIC, PLAIN) for config in configs]
+    exported = [engine_options(config, PLAIN) for config in configs]
+    wanted = [{**options, **overlay} for options, overlay in zip(exported, overlays, strict=True)]
+    asked = [
+        {"file": to_yaml(options), "overlay": to_cli(overlay), "command": to_cli(both), "options": both}
+        for options, overlay, both in zip(exported, overlays, wanted, strict=True)
+    ]
+    return wanted, asked
 
 
 def flags_set_to_false() -> Options:
@@ -99,13 +110,14 @@ LOST = {"file": "model: m\nenable-prefix-caching: false\n", "command": ["m"], "o
 
 @pytest.fixture(scope="module")
 def kimi_k3_and_dense() -> list[Options]:
-    return exports([*sample("kimi_k3_gb300", 600), *sample("dense_gpu", 200)])
+    return exports([*sample("kimi_k3_gb300", 800), *sample("dense_gpu", 200)])
 
 
 @pytest.fixture(scope="module")
 def read_by_0_33(kimi_k3_and_dense: list[Options]) -> Read:
     """What vLLM 0.33.0 understood; one process answers for all."""
-    question = [LOST, *questions([flags_set_to_false()]), *questions(kimi_k3_and_dense)]
+    _, overlaid = measured(sample("kimi_k3_gb300", 200))
+    question = [LOST, *questions([flags_set_to_false()]), *questions(kimi_k3_and_dense), *overlaid]
     answer: Read = ask("parse_exports.py", question, files=python_files())
     return answer
 
@@ -114,7 +126,18 @@ def test_vllm_0_33_reads_back_every_kimi_k3_and_dense_export(
     kimi_k3_and_dense: list[Options], read_by_0_33: Read
 ) -> None:
     assert len(kimi_k3_and_dense) > 1000
-    check(kimi_k3_and_dense, read_by_0_33[2:])
+    check(kimi_k3_and_dense, read_by_0_33[2 : 2 + len(kimi_k3_and_dense)])
+
+
+def test_the_benchmarks_overlay_changes_acceptance_and_nothing_else(read_by_0_33: Read) -> None:
+    """vLLM replaces the file's mapping by the one on the command line, so the overlay must hold all of it."""
+    wanted, _ = measured(sample("kimi_k3_gb300", 200))
+    read = read_by_0_33[-len(wanted) :]
+    check(wanted, read)
+    drafting = [each["file"]["speculative-config"] for each in read if "speculative-config" in each["file"]]
+    assert len(drafting) > 100
+    assert {d["rejection_sample_method"] for d in drafting} == {"synthetic"}
+    assert {d["model"] for d in drafting} == {"acme/dspark"}
 
 
 def test_a_false_flag_of_every_kind_comes_back_false(read_by_0_33: Read) -> None:

@@ -1,6 +1,7 @@
 """Run by the engine's interpreter: what `vllm serve` understands of each exported file and command line.
 
-question: [{"file": YAML text, "command": [argument, ...], "options": rendered options}, ...].
+question: [{"file": YAML text, "command": [argument, ...], "options": rendered options}, ...]; with "overlay": [argument,
+...] too, these stand behind the file on the command line.
 answer: for each, {"file": {option: value}, "command": {...}, "changed": [...]}: the values of exactly the options asked
 for, and the names of all that differ from vLLM's defaults, as the file was read.
 """
@@ -58,7 +59,7 @@ def main():
     for number, asked in enumerate(json.loads(Path(sys.argv[1]).read_text())):
         file = Path(f"{number}.yaml")
         file.write_text(asked["file"])
-        from_file = parser.parse_args(["serve", "--config", str(file)])
+        from_file = parser.parse_args(["serve", "--config", str(file), *asked.get("overlay", [])])
         from_command = parser.parse_args(["serve", *asked["command"]])
         if from_command.model_tag is not None:  # vllm/entrypoints/cli/serve.py does the same before it starts
             from_command.model = from_command.model_tag
