@@ -1,7 +1,7 @@
 """Run by the engine's interpreter: what `vllm serve` understands of each exported file and command line.
 
-question: [{"file": YAML text, "command": [argument, ...], "options": rendered options}, ...]; with "overlay": [argument,
-...] too, these stand behind the file on the command line.
+question: [{"file": YAML text, "command": [argument, ...], "options": rendered options}, ...]; the arguments of an
+"overlay", where there is one, stand behind the file on the command line.
 answer: for each, {"file": {option: value}, "command": {...}, "changed": [...]}: the values of exactly the options asked
 for, and the names of all that differ from vLLM's defaults, as the file was read.
 """
