@@ -23,7 +23,8 @@ $(VENV)/.complete: requirements.lock pyproject.toml
 	@touch $@
 
 demo: setup  ## Kimi K3 on 16 GB300, predicted: progress, best candidate per GPU count, decision, exported YAML
-	@$(BIN)/tuner demo
+	@$(BIN)/tuner run examples/kimi_k3_gb300.yaml --new --db sqlite:///runs/demo/tuner.db -o runs/demo --allow-unvalidated
+	@echo; echo "runs/demo/kimi-k3-gb300-decode-16gpu.yaml:"; cat runs/demo/kimi-k3-gb300-decode-16gpu.yaml
 
 test: setup  ## all tests that need no vLLM
 	$(BIN)/pytest -m "not vllm and not gpu"
@@ -45,11 +46,13 @@ test-engine: setup engine  ## the tests that start the real vLLM
 	TUNER_REQUIRE_ENGINE=1 $(BIN)/pytest -m vllm
 
 demo-vllm: setup engine  ## a real study on the CPU engine, under 20 minutes on two cores
-	@$(BIN)/python scripts/demo_vllm.py
+	@$(TUNER_ENGINE_PYTHON) scripts/make_tiny_model.py runs/demo-vllm/model
+	@$(BIN)/tuner run examples/tiny_cpu.yaml --new --db sqlite:///runs/demo-vllm/tuner.db -o runs/demo-vllm
+	@scripts/try_export.sh runs/demo-vllm/tiny-llama-on-a-cpu-1gpu.yaml
 
 lock:  ## renew requirements.lock from pyproject.toml
 	uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --python-version 3.11 \
-	  pyproject.toml --group dev --all-extras --no-extra gp -o requirements.lock
+	  pyproject.toml --group dev --extra postgres -o requirements.lock
 
 clean:  ## remove what the other targets made here
 	rm -rf $(VENV) build dist ./*.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -11,8 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from search_spaces.space import SpaceError
-from tuner.core.study_file import StudyFileError, load
+from tuner.core.study_file import load
 
 DONE, FAILED, WRONG_INPUT, NOTHING_TO_EXPORT, INTERRUPTED = 0, 1, 2, 3, 130
 
@@ -31,8 +30,13 @@ err = Console(stderr=True)
 
 FileArgument = Annotated[Path, typer.Argument(help="A study file (YAML).", show_default=False)]
 StudyArgument = Annotated[str, typer.Argument(help="A study's id, or its beginning.", show_default=False)]
-DbOption = Annotated[str | None, typer.Option("--db", help="Database URL. [default: $TUNER_DB, else a file in your home]")]
+DbOption = Annotated[
+    str | None, typer.Option("--db", help="Database URL. [default: $TUNER_DB, else a file in your home]")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+AllowUnvalidated = Annotated[
+    bool, typer.Option("--allow-unvalidated", help="Export the best candidate although nothing was proved.")
+]
 
 
 def main() -> NoReturn:
@@ -118,14 +122,16 @@ def run(
     db: DbOption = None,
     new: Annotated[bool, typer.Option("--new", help="Open another study; do not resume.")] = False,
     as_json: JsonOption = False,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="Also export the result here.")] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="Also export what it decided here.")] = None,
+    allow_unvalidated: AllowUnvalidated = False,
 ) -> None:
     """Run a study in this process, or resume the unfinished one of the same file."""
     from tuner.app import reading
     from tuner.app.running import run_file
+    from tuner.app.wiring import connected
 
     asked = load(file)
-    with reading.connected(db) as studies:
+    with connected(db) as studies:
         study_ids = run_file(asked, studies, new=new, console=err)
         documents = [reading.study_document(studies, study_id) for study_id in study_ids]
         if as_json:
@@ -135,15 +141,16 @@ def run(
                 reading.print_study(out, studies, study_id)
         if output is not None:
             for study_id in study_ids:
-                reading.export_to(studies, study_id, output=output, allow_unvalidated=False, console=err)
+                reading.export_all(studies, study_id, output=output, allow_unvalidated=allow_unvalidated, console=err)
 
 
 @app.command("list")
 def list_studies(db: DbOption = None, as_json: JsonOption = False, limit: int = 50) -> None:
     """List studies, newest first."""
     from tuner.app import reading
+    from tuner.app.wiring import connected
 
-    with reading.connected(db) as studies:
+    with connected(db) as studies:
         found = studies.find(limit=limit)
         if as_json:
             emit({"studies": [reading.summary(studies, study) for study in found]})
@@ -152,7 +159,11 @@ def list_studies(db: DbOption = None, as_json: JsonOption = False, limit: int = 
         for study in found:
             row = reading.summary(studies, study)
             table.add_row(
-                study.id, study.state, study.file.evaluator, ", ".join(row["decisions"]) or "-", reading.one_line(study.name)
+                study.id,
+                study.state,
+                study.file.evaluator,
+                ", ".join(row["decisions"]) or "-",
+                reading.one_line(study.name),
             )
         out.print(table)
 
@@ -161,8 +172,9 @@ def list_studies(db: DbOption = None, as_json: JsonOption = False, limit: int = 
 def show(study: StudyArgument, db: DbOption = None, as_json: JsonOption = False) -> None:
     """Show a study: its trials, its decisions, and how its time was spent."""
     from tuner.app import reading
+    from tuner.app.wiring import connected
 
-    with reading.connected(db) as studies:
+    with connected(db) as studies:
         study_id = reading.resolve(studies, study)
         if as_json:
             emit(reading.study_document(studies, study_id, trials=True))
@@ -175,16 +187,17 @@ def export_config(
     study: StudyArgument,
     db: DbOption = None,
     format: Annotated[str, typer.Option("--format", help="vllm, cli or json.")] = "vllm",
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="File or folder; standard output without.")] = None,
-    allow_unvalidated: Annotated[
-        bool, typer.Option("--allow-unvalidated", help="Export the best candidate although nothing was proved.")
-    ] = False,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="File or folder; standard output without.")
+    ] = None,
+    allow_unvalidated: AllowUnvalidated = False,
     gpus: Annotated[int | None, typer.Option(help="Which GPU count's decision. [default: the largest]")] = None,
 ) -> None:
     """Write the configuration that a study decided on, with its environment and evidence."""
     from tuner.app import reading
+    from tuner.app.wiring import connected
 
-    with reading.connected(db) as studies:
+    with connected(db) as studies:
         reading.export_to(
             studies,
             reading.resolve(studies, study),
@@ -196,25 +209,14 @@ def export_config(
         )
 
 
-@app.command()
-def demo() -> None:
-    """Run the shipped Kimi K3 / GB300 example with the predicted evaluator, and export what it found."""
-    from tuner.app.demo import run_demo
-
-    run_demo(out, err)
-
-
 @db_app.command("upgrade")
 def db_upgrade(db: DbOption = None) -> None:
     """Create the tables, or bring them to this version."""
-    from tuner.app import reading
+    from tuner.app.wiring import connected
 
-    with reading.connected(db):
+    with connected(db):
         err.print("the database is at this version")
 
 
 if __name__ == "__main__":
     main()
-
-
-_WRONG_INPUT = (StudyFileError, SpaceError)

@@ -4,12 +4,11 @@ A pure reading of trials and measurements; it runs nothing and writes nothing.
 """
 
 import math
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tuner.core.measurement import Measurement, Purpose, Start
-from tuner.core.objective import Verdict, judge
+from tuner.core.objective import Verdict, drift_corrected
 from tuner.core.plan import Contest
 from tuner.core.ports import Belief
 from tuner.core.search import Search
@@ -20,14 +19,14 @@ from tuner.core.trial import Measured, Trial
 @dataclass(slots=True)
 class ContestState:
     """trials: by number, the baseline included.   pending: numbers of trials without an outcome and without a start.
-    baseline_runs: what the baseline's search and drift starts measured, each with the last trial begun before it."""
+    baseline_runs: what the baseline's search and drift starts measured, by their place among the trials' numbers."""
 
     contest: Contest
     file: StudyFile
     search: Search
     trials: dict[int, Trial] = field(default_factory=dict)
     pending: set[int] = field(default_factory=set)
-    baseline_runs: list[tuple[int, tuple[Measurement, ...]]] = field(default_factory=list)
+    baseline_runs: list[tuple[float, tuple[Measurement, ...]]] = field(default_factory=list)
     baseline: Trial | None = None
     tried: int = 0
     since_baseline: int = 0
@@ -53,25 +52,19 @@ class ContestState:
         if trial.baseline:
             self.baseline = trial
 
-    def baseline_measured(self, after: int, runs: tuple[Measurement, ...]) -> None:
-        self.baseline_runs.append((after, runs))
+    def baseline_measured(self, at: float, runs: tuple[Measurement, ...]) -> None:
+        """at: a trial's number, or between two. A run that yielded nothing is due again after the next trials."""
+        if runs:
+            self.baseline_runs.append((at, runs))
         self.since_baseline = 0
 
     def verdict(self, trial: Trial) -> Verdict | None:
         """None where the trial has no number, or nothing to compare it with."""
         if not isinstance(trial.outcome, Measured) or not self.baseline_runs:
             return None
-        return judge(
-            trial.outcome.measurements,
-            self.baseline_at(trial.number),
-            self.file.objective,
-            self.file.limits,
+        return drift_corrected(
+            trial.outcome.measurements, trial.number, self.baseline_runs, self.file.objective, self.file.limits
         )
-
-    def baseline_at(self, number: int) -> tuple[Measurement, ...]:
-        """The baseline's measurements around a trial: the runs before and after it, averaged by the judge."""
-        split = bisect_right(self.baseline_runs, number, key=lambda run: run[0])
-        return tuple(m for _, runs in self.baseline_runs[max(0, split - 1) : split + 1] for m in runs)
 
     def tell(self, trial: Trial) -> Verdict | None:
         """Tell the search what became of a trial."""
@@ -129,7 +122,7 @@ def rebuild(
         if start.gpus != contest.gpus:
             continue
         if start.purpose is Purpose.DRIFT and start.ended == "stopped":
-            state.baseline_measured(last, tuple(by_start.get(start.id, ())))
+            state.baseline_measured(last + 0.5, tuple(by_start.get(start.id, ())))
         elif start.purpose is Purpose.SEARCH and start.trial is not None:
             last = max(last, start.trial)
     state.since_baseline = sum(

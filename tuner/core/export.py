@@ -145,25 +145,33 @@ def not_proved(subject: Subject) -> list[str]:
     return found
 
 
-def render(subject: Subject, format: Format) -> Files:
-    """Raises RenderError where vLLM could not read an option back."""
+def render(subject: Subject, format: Format, name: str = "") -> Files:
+    """name: of the files, without an ending; the study's and its GPU count where it is empty.
+
+    Raises:
+        RenderError: vLLM could not read an option back.
+        NothingToExportError: the candidate is no serving configuration.
+    """
     candidate = subject.candidate
     if not isinstance(candidate, ServingConfig):
         raise NothingToExportError(f"a {candidate.kind} candidate has no vLLM configuration; export it as a table")
-    name = file_name(subject)
+    name = name or file_name(subject)
     options = vllm_args.engine_options(candidate, subject.model)
     variables = {**subject.environment, **vllm_args.environment(candidate, subject.nodes)}
     beside = {f"{name}.env": _environment_file(subject, variables)}
     if subject.nodes.count(candidate) > 1:
         beside[f"{name}.launch.sh"] = _launch_file(subject, candidate, f"{name}.yaml")
     if format is Format.VLLM:
-        return Files({f"{name}.yaml": _header(subject) + vllm_args.to_yaml(options), **beside})
+        return Files({f"{name}.yaml": _header(subject, name) + vllm_args.to_yaml(options), **beside})
     if format is Format.CLI:
         line = shlex.join(["vllm", "serve", *vllm_args.to_cli(options)])
         return Files(
-            {f"{name}.sh": f'#!/bin/sh\n{_header(subject)}exec {line} "$@"\n', f"{name}.env": beside[f"{name}.env"]}
+            {
+                f"{name}.sh": f'#!/bin/sh\n{_header(subject, name)}exec {line} "$@"\n',
+                f"{name}.env": beside[f"{name}.env"],
+            }
         )
-    return Files({f"{name}.json": _json(subject, candidate, options, variables)})
+    return Files({f"{name}.json": _json(subject, candidate, options, variables, name)})
 
 
 def file_name(subject: Subject) -> str:
@@ -201,9 +209,8 @@ def _comment(text: str) -> str:
     return "".join(character if character.isprintable() else " " for character in text)
 
 
-def _header(subject: Subject) -> str:
+def _header(subject: Subject, name: str) -> str:
     lines = [f"# {_comment(f'{label}: {text}')}" for label, text in evidence(subject)]
-    name = file_name(subject)
     lines.append(f"# Measured under: the variables in {name}.env")
     lines.append(f"# Start: set -a; . ./{name}.env; set +a; vllm serve --config {name}.yaml")
     return "\n".join(lines) + "\n"
@@ -224,9 +231,13 @@ def _launch_file(subject: Subject, candidate: ServingConfig, yaml_name: str) -> 
 
 
 def _json(
-    subject: Subject, candidate: ServingConfig, options: Mapping[str, object], variables: Mapping[str, str]
+    subject: Subject,
+    candidate: ServingConfig,
+    options: Mapping[str, object],
+    variables: Mapping[str, str],
+    name: str,
 ) -> str:
-    launch = vllm_args.launch_lines(candidate, subject.nodes, config_file=f"{file_name(subject)}.yaml")
+    launch = vllm_args.launch_lines(candidate, subject.nodes, config_file=f"{name}.yaml")
     document = {
         "study": {"id": subject.study.id, "name": subject.study.name},
         "status": heading(subject),

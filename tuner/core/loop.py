@@ -79,7 +79,7 @@ class Loop:
         self._search(states, what)
         self._studies.set_state(self.lease, StudyState.CONFIRMING)
         self._event("study_confirming", {})
-        confirming = Confirming(self._study, self._starts, self._studies, self._parts.evaluator, self._event)
+        confirming = Confirming(self._study, self._starts, self._studies, self._parts.evaluator.origin, self._event)
         for state in states:
             confirming.run(state)
         if all(state.dead for state in states):
@@ -236,9 +236,8 @@ class Loop:
         self._finish(state, trial, outcome)
 
     def _settle_drift(self, state: ContestState, finished: Finished) -> None:
-        """A failed drift run costs nothing but its start; it is due again after the next trials."""
         self._drifting.discard(state.contest.gpus)
-        state.baseline_measured(max(state.trials), finished.measurements if finished.failed is None else ())
+        state.baseline_measured(max(state.trials) + 0.5, finished.measurements if finished.failed is None else ())
         self._event("baseline_measured_again", {"gpus": state.contest.gpus, "failed": finished.failed is not None})
 
     def _finish(self, state: ContestState, trial: Trial, outcome: Outcome) -> None:

@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from search_spaces.candidate import Candidate, candidate_key
 from search_spaces.serving import ServingConfig
 from search_spaces.space import Space
+from tuner.core.metrics import UnknownMetricError
+from tuner.core.objective import check_metrics
 from tuner.core.ports import Check
 from tuner.core.spaces import space_of
 from tuner.core.study_file import StudyFile, StudyFileError
@@ -71,6 +73,10 @@ class Plan:
 
 def plan(file: StudyFile, checks: Sequence[Check] = ()) -> Plan:
     """Raises StudyFileError or SpaceError where the file leaves nothing to try; the message names key and reason."""
+    try:
+        check_metrics(file.objective, file.limits)
+    except UnknownMetricError as error:
+        raise StudyFileError(f"objective, limits: {error}") from error
     space = space_of(file)
     feasible = space.feasible()
     rejected = Counter(feasible.rejected)

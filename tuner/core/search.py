@@ -23,6 +23,7 @@ from tuner.core.ports import Belief
 GP_TRIALS_AT_MOST = 300  # a Gaussian process is refitted on every ask, in time cubic in the trials
 TRUST_BEFORE_EVIDENCE = 0.75  # share of choices left to the beliefs until five trials can speak for or against them
 TRUST_NEEDS = 5
+LARGEST = 1e9  # stands for infinity, which Optuna's samplers cannot use
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ class Search:
                 value=value,
                 params=self._grid.params(self._rows[key]),
                 distributions=self._grid.distributions,
-                constraints={"limits": -worst_margin},
+                constraints={"limits": min(max(-worst_margin, -LARGEST), LARGEST)},
             )
         )
 

@@ -17,7 +17,7 @@ from tuner.core.study import Lease, Study
 from tuner.core.trial import Failed
 from tuner.core.workload import Workload
 
-LEASE_S = 60.0  # a worker that is silent for so long has lost its study
+LEASE_S = 20.0  # a worker that is silent for so long has lost its study
 
 
 class StudyCancelledError(Exception):

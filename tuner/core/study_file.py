@@ -187,13 +187,15 @@ class ConfirmSection(_Section):
 
 
 class QualitySection(_Section):
-    """prompts, output_tokens: of the generations that are scored.   enabled: false leaves the check out, and the
-    evidence says so; nothing can then be validated."""
+    """prompts, prompt_tokens, output_tokens: of the generations that are scored, at each graph size.
+    vocabulary_size: prompts are token ids from the middle of so many; every tokenizer has the default.
+    enabled: false leaves the check out, and then nothing can be validated."""
 
     enabled: bool = True
     prompts: Positive = 8
     prompt_tokens: Positive = 16
     output_tokens: Positive = 128
+    vocabulary_size: Annotated[int, Field(ge=20)] = 500
 
 
 class EngineSection(_Section):

@@ -1,0 +1,111 @@
+"""What a study file may say, and the sentence that a user reads where it is wrong."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tuner.core.plan import plan, refuse_hopeless
+from tuner.core.study_file import StudyFile, StudyFileError, load, parse
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "kimi_k3_gb300.yaml"
+
+
+def document(**changes: Any) -> dict[str, Any]:
+    found = yaml.safe_load(EXAMPLE.read_text())
+    assert isinstance(found, dict)
+    return {**found, **changes}
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLE.parent.glob("*.yaml")), ids=lambda path: path.name)
+def test_every_example_can_be_planned(path: Path) -> None:
+    assert plan(load(path)).feasible > 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"objectiv": {}}, "objectiv: unknown key; did you mean 'objective'?"),
+        ({"budget": {"trails": 3}}, "budget.trails: unknown key; did you mean 'trials'?"),
+        ({"budget": {"trials": 0}}, "budget.trials: Input should be greater than 0"),
+        ({"workload": {"input_tokens": 1}}, "workload.output_tokens: Field required"),
+        ({"objective": {}}, "objective: takes exactly one of maximize and minimize"),
+        ({"limits": [{"metric": "ttft_p99_ms"}]}, "limits.0: takes exactly one of at_most and at_least"),
+        ({"confirm": {"finalists": 3, "starts": 5}}, "confirm: starts: 3 finalists need at least 6 starts a side"),
+        ({"confirm": {"starts": 4}}, "confirm.starts: Input should be greater than or equal to 5"),
+        ({"name": "two\nlines"}, "name: must be one line of printable text"),
+        ({"name": "x" * 201}, "name: String should have at most 200 characters"),
+        ({"workload": None}, "takes exactly one of workload and problems"),
+        ({"evaluator": "guess"}, "evaluator: Input should be 'predicted', 'recorded', 'vllm' or 'kernel'"),
+    ],
+)
+def test_a_wrong_key_is_named_with_its_reason(changes: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(StudyFileError) as raised:
+        parse(document(**changes))
+    assert sentence in str(raised.value)
+
+
+def test_an_unknown_curve_is_refused_with_the_known_ones() -> None:
+    workload = {**document()["workload"], "acceptance": {"synthetic": {"curve": "wishful"}}}
+    with pytest.raises(StudyFileError, match=r"no curve is named 'wishful'; there are kimi-k3-dspark-coding"):
+        parse(document(workload=workload))
+
+
+@pytest.mark.parametrize("name", ["a/b", 'it\'s "quoted"', "<script>alert(1)</script>", "漢" * 200, "   x"])
+def test_names_of_any_alphabet_are_taken(name: str) -> None:
+    assert parse(document(name=name)).name == name
+
+
+@pytest.mark.parametrize("text", ["", "- a\n- b\n", "a: [", "\x00", "{a: 1, a"])
+def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "study.yaml"
+    path.write_text(text)
+    with pytest.raises(StudyFileError):
+        load(path)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StudyFileError, match=r"nowhere\.yaml: No such file"):
+        load(tmp_path / "nowhere.yaml")
+
+
+def test_the_key_is_of_what_is_asked_not_of_how_it_is_written() -> None:
+    plain = parse(document())
+    assert parse(dict(reversed(document().items()))).key == plain.key
+    assert parse(document(seed=1)).key != plain.key
+
+
+def test_lists_of_context_and_concurrency_make_one_workload_each() -> None:
+    workload = {**document()["workload"], "concurrency": [1, 4]}
+    found = [w.key for w in parse(document(workload=workload)).workloads]
+    assert found == ["c1-ctx1", "c4-ctx1", "c1-ctx8192", "c4-ctx8192", "c1-ctx65536", "c4-ctx65536"]
+
+
+def test_a_study_file_survives_the_database_form() -> None:
+    file = parse(document())
+    assert StudyFile.model_validate(file.model_dump(mode="json")) == file
+
+
+def test_a_rule_that_leaves_nothing_names_what_rejected_most() -> None:
+    with pytest.raises(StudyFileError, match=r"no feasible point is left of .* by user: max_num_seqs > 1000"):
+        plan(parse(document(rules=["max_num_seqs > 1000"])))
+
+
+def test_a_budget_that_cannot_reach_its_confirmation_is_refused() -> None:
+    file = parse(document(budget={"trials": 60, "gpu_hours": 10}))
+    with pytest.raises(StudyFileError, match=r"budget\.gpu_hours: 10 cannot reach the confirmation"):
+        refuse_hopeless(file, plan(file).cost)
+
+
+def test_pinning_the_gpu_count_leaves_one_contest() -> None:
+    found = plan(parse(document(fix={"tensor_parallel_size": 16})))
+    assert [contest.gpus for contest in found.contests] == [16]
+    assert found.contests[0].trials == 60
+
+
+def test_a_baseline_of_the_users_own_is_used_and_checked() -> None:
+    found = plan(parse(document(baseline={"num_speculative_tokens": 3})))
+    assert {c.baseline.values()["num_speculative_tokens"] for c in found.contests} == {3}
+    with pytest.raises(StudyFileError, match=r"baseline: 'nonsense' is not an option"):
+        plan(parse(document(baseline={"nonsense": 3})))

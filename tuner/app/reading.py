@@ -1,0 +1,240 @@
+"""Studies as documents and as tables on a terminal; exports as files on disk."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from search_spaces.candidate import difference
+from tuner.app.errors import WrongInputError
+from tuner.core.export import Format, render
+from tuner.core.ports import Studies
+from tuner.core.study import Study
+from tuner.core.trial import Failed, Measured, Rejected, Trial
+from tuner.core.use_cases import Outlook, origin_of, outlook, resolve, subject
+
+__all__ = ["export_to", "one_line", "print_study", "resolve", "study_document", "summary"]
+
+
+def one_line(text: str, width: int = 80) -> str:
+    """Untrusted text for a terminal: no control characters, no markup, not longer than a line."""
+    plain = "".join(character if character.isprintable() else " " for character in text)
+    return (plain if len(plain) <= width else plain[: width - 1] + "…").replace("[", r"\[")
+
+
+def summary(studies: Studies, study: Study) -> dict[str, Any]:
+    decided = [c.decision for c in studies.confirmations(study.id) if c.decision is not None]
+    return {
+        "study": study.id,
+        "name": study.name,
+        "state": study.state,
+        "evaluator": study.file.evaluator,
+        "created_at": study.created_at.isoformat(),
+        "decisions": [f"{decision.kind} ({decision.gpus} GPUs)" for decision in decided],
+    }
+
+
+def study_document(studies: Studies, study_id: str, *, trials: bool = False) -> dict[str, Any]:
+    """`decision`, `winner` and `baseline` at the top are those of the largest GPU count; `contests` has them all."""
+    study = studies.get(study_id)
+    contests = [_contest_document(view) for view in outlook(studies, study)]
+    top = contests[-1] if contests else {"decision": None, "winner": None, "baseline": None}
+    document: dict[str, Any] = {
+        "study": study.id,
+        "name": study.name,
+        "state": study.state,
+        "origin": origin_of(study),
+        "decision": top["decision"],
+        "winner": top["winner"],
+        "baseline": top["baseline"],
+        "contests": contests,
+        "wall_time_s": wall_time(studies, study),
+    }
+    if study.reason:
+        document["reason"] = study.reason
+    if trials:
+        document["trials"] = [_trial_document(trial) for trial in studies.trials(study.id)]
+    return document
+
+
+def wall_time(studies: Studies, study: Study) -> dict[str, float]:
+    """Seconds that starts were held, by purpose, and how much of it was traffic rather than starting and stopping."""
+    spent: dict[str, float] = {}
+    for start in studies.starts(study.id):
+        spent[start.purpose] = spent.get(start.purpose, 0.0) + (start.held_s or 0.0)
+    traffic = sum(m.seconds for m in studies.measurements(study.id))
+    rounded = {purpose: round(seconds, 1) for purpose, seconds in spent.items()}
+    return {**rounded, "held": round(sum(spent.values()), 1), "traffic": round(traffic, 1)}
+
+
+def _contest_document(view: Outlook) -> dict[str, Any]:
+    decision = view.decision
+    return {
+        "gpus": view.gpus,
+        "trials": view.trials,
+        "decision": decision.kind if decision is not None else None,
+        "sentence": decision.sentence if decision is not None else None,
+        "winner": _candidate_document(view.best) if decision is None else _named(view, decision.winner_key),
+        "baseline": _candidate_document(view.baseline),
+        "best_ratio_in_search": view.verdict.value if view.verdict is not None else None,
+    }
+
+
+def _named(view: Outlook, key: str | None) -> dict[str, Any] | None:
+    for trial in (view.best, view.baseline):
+        if trial is not None and trial.key == key:
+            return _candidate_document(trial)
+    return None if key is None else {"key": key}
+
+
+def _candidate_document(trial: Trial | None) -> dict[str, Any] | None:
+    if trial is None:
+        return None
+    return {"trial": trial.number, "key": trial.key, "config": trial.candidate.values(), "metrics": metrics_of(trial)}
+
+
+def metrics_of(trial: Trial) -> dict[str, dict[str, float]]:
+    """Workload to metrics, repeats averaged."""
+    if not isinstance(trial.outcome, Measured):
+        return {}
+    found: dict[str, dict[str, list[float]]] = {}
+    for measurement in trial.outcome.measurements:
+        for name, value in measurement.metrics.items():
+            found.setdefault(measurement.workload_key, {}).setdefault(name, []).append(value)
+    return {key: {n: sum(v) / len(v) for n, v in metrics.items()} for key, metrics in found.items()}
+
+
+def _trial_document(trial: Trial) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "number": trial.number,
+        "key": trial.key,
+        "gpus": trial.gpus,
+        "baseline": trial.baseline,
+        "chosen_by": trial.chosen_by,
+        "attempts": trial.attempts,
+        "config": trial.candidate.values(),
+        "outcome": "running",
+    }
+    match trial.outcome:
+        case Rejected(reasons=reasons):
+            document |= {"outcome": "rejected", "reasons": [r.sentence for r in reasons]}
+        case Failed(kind=kind, sentence=sentence, evidence=evidence):
+            document |= {"outcome": "failed", "kind": kind, "reason": sentence, "evidence": evidence}
+        case Measured():
+            document |= {"outcome": "measured", "metrics": metrics_of(trial)}
+    return document
+
+
+def print_study(console: Console, studies: Studies, study_id: str, *, trials: bool = False) -> None:
+    study = studies.get(study_id)
+    console.print(f"[bold]{one_line(study.name)}[/]  study {study.id}, {study.state}, {origin_of(study)}")
+    if study.reason:
+        console.print(f"reason: {one_line(study.reason, 400)}", highlight=False)
+    if trials:
+        _print_trials(console, studies, study)
+    for view in outlook(studies, study):
+        _print_contest(console, study, view)
+    spent = wall_time(studies, study)
+    if spent["held"]:
+        console.print(
+            f"time held by engines: {spent['held']} s, of which traffic {spent['traffic']} s", highlight=False
+        )
+
+
+def _print_trials(console: Console, studies: Studies, study: Study) -> None:
+    objective = study.file.objective.metric
+    table = Table("trial", "GPUs", "chosen by", objective, "what became of it", box=None, pad_edge=False)
+    baselines = {t.gpus: t for t in studies.trials(study.id) if t.baseline}
+    for trial in studies.trials(study.id):
+        values = [f"{m[objective]:.4g}" for m in metrics_of(trial).values() if objective in m]
+        note = ""
+        match trial.outcome:
+            case None:
+                note = "running"
+            case Rejected(reasons=reasons):
+                note = f"rejected: {reasons[0].sentence}"
+            case Failed(kind=kind, sentence=sentence):
+                note = f"{kind}: {sentence}"
+            case Measured():
+                changed = (
+                    difference(trial.candidate, baselines[trial.gpus].candidate) if trial.gpus in baselines else {}
+                )
+                note = ", ".join(f"{name}={a}" for name, (a, _) in changed.items()) or "baseline"
+        table.add_row(str(trial.number), str(trial.gpus), trial.chosen_by, " ".join(values), one_line(note, 160))
+    console.print(table)
+
+
+def _print_contest(console: Console, study: Study, view: Outlook) -> None:
+    console.print(f"\n[bold]{view.gpus} GPUs[/]: {view.trials} trials", highlight=False)
+    objective = study.file.objective.metric
+    if view.best is not None and view.baseline is not None and view.verdict is not None:
+        table = Table("workload", f"baseline {objective}", "best", "ratio", box=None, pad_edge=False)
+        baseline = metrics_of(view.baseline)
+        for key, metrics in metrics_of(view.best).items():
+            ratio = view.verdict.ratios.get(key)
+            table.add_row(
+                key,
+                f"{baseline[key].get(objective, float('nan')):.4g}",
+                f"{metrics.get(objective, float('nan')):.4g}",
+                f"{ratio:.3f}" if ratio is not None else "-",
+            )
+        console.print(table)
+        for name, (mine, theirs) in difference(view.best.candidate, view.baseline.candidate).items():
+            console.print(f"  {name}: {theirs} -> {mine}", markup=False, highlight=False)
+    if view.decision is not None:
+        console.print(
+            f"decision: [bold]{view.decision.kind}[/] - {one_line(view.decision.sentence, 400)}", highlight=False
+        )
+
+
+def export_to(
+    studies: Studies,
+    study_id: str,
+    *,
+    output: Path | None,
+    allow_unvalidated: bool,
+    console: Console,
+    format: str = "vllm",
+    gpus: int | None = None,
+) -> list[Path]:
+    """Write the export, the file asked for first. Where no output is named, that one alone goes to standard output.
+
+    Raises:
+        NothingToExportError: nothing measured and confirmed.
+        WrongInputError: an unknown format.
+    """
+    if format not in tuple(Format):
+        raise WrongInputError(f"--format: {format!r} is unknown; there are {', '.join(Format)}")
+    what = subject(studies, studies.get(study_id), gpus=gpus, allow_unvalidated=allow_unvalidated)
+    if output is None:
+        files = render(what, Format(format))
+        sys.stdout.write(files.texts[files.main])
+        return []
+    is_folder = output.is_dir() or not output.suffix
+    folder, name = (output, "") if is_folder else (output.parent, output.stem)
+    files = render(what, Format(format), name)
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for file_name, text in files.texts.items():
+        path = folder / (output.name if not is_folder and file_name == files.main else file_name)
+        path.write_text(text, encoding="utf-8")
+        console.print(f"wrote {path}", markup=False, highlight=False, soft_wrap=True)
+        written.append(path)
+    return written
+
+
+def export_all(
+    studies: Studies, study_id: str, *, output: Path, allow_unvalidated: bool, console: Console
+) -> list[Path]:
+    """The export of every GPU count that was decided, into one folder."""
+    decided = [c.gpus for c in studies.confirmations(study_id) if c.decision is not None]
+    output.mkdir(parents=True, exist_ok=True)
+    return [
+        path
+        for gpus in decided
+        for path in export_to(
+            studies, study_id, output=output, allow_unvalidated=allow_unvalidated, console=console, gpus=gpus
+        )
+    ]

@@ -1,0 +1,109 @@
+"""The only place where the parts are put together."""
+
+import contextlib
+import os
+import platform
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tuner.app.clock import SystemClock
+from tuner.app.errors import WrongInputError
+from tuner.app.settings import Settings
+from tuner.core.loop import Parts, Progress
+from tuner.core.ports import Check, Evaluator, Prior, Studies
+from tuner.core.study_file import StudyFile
+from tuner.core.vllm_args import ModelRef, Nodes
+
+
+def owner() -> str:
+    """This process among all that may hold a lease."""
+    return f"{platform.node()}:{os.getpid()}"
+
+
+@contextlib.contextmanager
+def connected(url: str | None) -> Iterator[Studies]:
+    """The tables behind a URL, brought to this version."""
+    from db.engine import open_database, upgrade
+    from db.studies import SqlStudies
+
+    engine = open_database(url or Settings().db)
+    try:
+        upgrade(engine)
+        yield SqlStudies(engine, SystemClock())
+    finally:
+        engine.dispose()
+
+
+def model_of(file: StudyFile) -> ModelRef:
+    return ModelRef(model=file.model, trust_remote_code=file.engine.trust_remote_code, extra=dict(file.engine.options))
+
+
+def nodes_of(file: StudyFile) -> Nodes:
+    return Nodes(gpu=file.hardware.gpu, gpus_per_node=file.hardware.gpus_per_node)
+
+
+def checks_of(file: StudyFile) -> Sequence[Check]:
+    """Reasons that need no engine: memory, where the model knows this hardware."""
+    if file.space != "kimi_k3_gb300":
+        return ()
+    from tuner.predict.memory import memory_check
+
+    return (memory_check(file),)
+
+
+def prior_of(file: StudyFile) -> Prior | None:
+    if file.space != "kimi_k3_gb300":
+        return None
+    from tuner.predict.prior import prior
+
+    return prior(file)
+
+
+@contextlib.contextmanager
+def parts(file: StudyFile, studies: Studies, progress: Progress) -> Iterator[Parts]:
+    """What a loop needs for that study; the evaluator is closed at the end."""
+    from tuner.engines.process import reap
+
+    evaluator = evaluator_of(file)
+    try:
+        yield Parts(
+            studies=studies,
+            evaluator=evaluator,
+            clock=SystemClock(),
+            reap=reap,
+            checks=(*checks_of(file), *_preflight(evaluator)),
+            prior=None if file.evaluator == "predicted" else prior_of(file),
+            progress=progress,
+        )
+    finally:
+        evaluator.close()
+
+
+def evaluator_of(file: StudyFile) -> Evaluator:
+    """Raises WrongInputError where the study asks for an engine that is not there."""
+    if file.evaluator == "predicted":
+        from tuner.predict.evaluator import PredictedEvaluator
+
+        return PredictedEvaluator(file)
+    if file.evaluator == "vllm":
+        return _vllm(file)
+    raise WrongInputError(f"evaluator: {file.evaluator!r} studies cannot be run by this version")
+
+
+def _vllm(file: StudyFile) -> Evaluator:
+    from tuner.engines.evaluator import VllmEvaluator
+
+    settings = Settings()
+    python = Path(file.engine.python) if file.engine.python else settings.engine_python
+    if python is None:
+        raise WrongInputError("engine.python: name the interpreter that has vLLM, or set TUNER_ENGINE_PYTHON")
+    if not os.access(python, os.X_OK):
+        raise WrongInputError(
+            f"engine.python: {python} is not an interpreter that can be run; `make engine` installs one"
+        )
+    return VllmEvaluator(file, python=python, runs=settings.runs)
+
+
+def _preflight(evaluator: Evaluator) -> tuple[Check, ...]:
+    check = getattr(evaluator, "preflight", None)
+    return (check,) if check is not None else ()

@@ -1,0 +1,144 @@
+"""Make the generations and scores that `quality` judges: three starts, one after the other.
+
+The baseline, the candidate, the baseline again: what differs between the two baselines is the tolerance, and the second
+one scores the candidate's tokens. Acceptance is real in all three, whatever the workload says.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from search_spaces.serving import ServingConfig
+from tuner.core import quality
+from tuner.core.decision import QualityResult
+from tuner.core.measurement import FailureKind, Purpose
+from tuner.core.ports import Generated, Running, Scored
+from tuner.core.starts import Finished, Job, Starts
+from tuner.core.study_file import StudyFile
+from tuner.core.trial import Failed, Trial
+from tuner.core.workload import ServingWorkload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """One set of prompts. at: what it exercises, for the evidence.   concurrency: requests in flight."""
+
+    at: str
+    prompts: tuple[tuple[int, ...], ...]
+    concurrency: int
+    output_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What one start said, by probe: its outputs, its own scores of them, and its scores of another start's outputs."""
+
+    outputs: Mapping[str, Sequence[Generated]]
+    own: Mapping[str, Sequence[Scored]]
+    of_others: Sequence[Mapping[str, Sequence[Scored]]]
+
+
+def probes(file: StudyFile, candidate: ServingConfig) -> tuple[Probe, ...]:
+    """One at each graph size up to the concurrency, and one at each context length of the workload."""
+    asked = file.quality
+    serving = [workload for workload in file.workloads if isinstance(workload, ServingWorkload)]
+    concurrency = max((workload.concurrency for workload in serving), default=1)
+    room = max((workload.max_model_len for workload in serving), default=asked.prompt_tokens + asked.output_tokens)
+    output_tokens = min(asked.output_tokens, max(1, room - asked.prompt_tokens))
+    found = [
+        Probe(
+            at=f"{requests} requests x {candidate.tokens_per_request} tokens a step",
+            prompts=_prompts(
+                file, max(asked.prompts, requests), min(asked.prompt_tokens, room - output_tokens), requests
+            ),
+            concurrency=requests,
+            output_tokens=output_tokens,
+        )
+        for requests in quality.graph_sizes(candidate, concurrency)
+    ]
+    for context in sorted({workload.context_tokens for workload in serving}):
+        length = min(context, room - output_tokens)
+        if length > asked.prompt_tokens:
+            prompts = _prompts(file, 1, length, context)
+            found.append(Probe(at=f"context {context}", prompts=prompts, concurrency=1, output_tokens=output_tokens))
+    return tuple(found)
+
+
+def check_output(
+    starts: Starts, file: StudyFile, *, candidate: Trial, baseline: Trial
+) -> tuple[QualityResult, ...] | Failed:
+    """Every check of the candidate's output; Failed where an engine could not be asked."""
+    if not isinstance(candidate.candidate, ServingConfig):
+        return Failed(kind=FailureKind.INFRASTRUCTURE, sentence=f"a {candidate.candidate.kind} has no output to check")
+    asked = probes(file, candidate.candidate)
+    told: list[_Told] = []
+    for trial in (baseline, candidate, baseline):
+        finished = starts.run(
+            Job(
+                candidate=trial.candidate,
+                gpus=trial.gpus,
+                purpose=Purpose.QUALITY,
+                runs=(),
+                trial=trial.number,
+                fresh=True,
+                real_acceptance=True,
+                talk=_talk(asked, [earlier.outputs for earlier in told]),
+            )
+        )
+        answer = _answer(finished)
+        if isinstance(answer, Failed):
+            return answer
+        told.append(answer)
+    first, middle, second = told
+    results: list[QualityResult] = []
+    for probe in asked:
+        at = probe.at
+        try:
+            results += quality.evaluate(
+                candidate.key,
+                quality.Reading(outputs=middle.outputs[at], own=middle.own[at], by_baseline=second.of_others[1][at]),
+                quality.Reading(outputs=first.outputs[at], own=first.own[at], by_baseline=second.of_others[0][at]),
+                quality.Reading(outputs=second.outputs[at], own=second.own[at], by_baseline=second.own[at]),
+                at=at,
+            )
+        except ValueError as error:
+            return Failed(kind=FailureKind.WRONG_OUTPUT, sentence=f"the baseline cannot calibrate at {at}: {error}")
+    return tuple(results)
+
+
+def _talk(
+    asked: Sequence[Probe], others: Sequence[Mapping[str, Sequence[Generated]]]
+) -> Callable[[Running], _Told | Failed]:
+    def talk(running: Running) -> _Told | Failed:
+        outputs: dict[str, Sequence[Generated]] = {}
+        own: dict[str, Sequence[Scored]] = {}
+        for probe in asked:
+            made = running.generate(probe.prompts, max_tokens=probe.output_tokens, concurrency=probe.concurrency)
+            if isinstance(made, Failed):
+                return made
+            scored = running.score(made)
+            if isinstance(scored, Failed):
+                return scored
+            outputs[probe.at], own[probe.at] = made, scored
+        of_others: list[dict[str, Sequence[Scored]]] = []
+        for earlier in others:
+            scores: dict[str, Sequence[Scored]] = {}
+            for at, made in earlier.items():
+                scored = running.score(made)
+                if isinstance(scored, Failed):
+                    return scored
+                scores[at] = scored
+            of_others.append(scores)
+        return _Told(outputs, own, of_others)
+
+    return talk
+
+
+def _answer(finished: Finished) -> _Told | Failed:
+    if finished.failed is not None:
+        return finished.failed
+    assert isinstance(finished.talked, _Told)
+    return finished.talked
+
+
+def _prompts(file: StudyFile, count: int, length: int, salt: int) -> tuple[tuple[int, ...], ...]:
+    return quality.prompts(count, max(1, length), file.quality.vocabulary_size, file.seed * 1_000_003 + salt)

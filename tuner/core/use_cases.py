@@ -1,0 +1,168 @@
+"""What a user can do with studies, whatever the door: open, cancel, look at, export. Knows no HTTP and no terminal."""
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tuner.core import vllm_args
+from tuner.core.decision import Confirmation, Decision
+from tuner.core.export import NothingToExportError, Subject, chosen
+from tuner.core.measurement import Origin, Start
+from tuner.core.objective import Verdict, judge
+from tuner.core.ports import Clock, Studies
+from tuner.core.study import Study, UnknownStudyError
+from tuner.core.study_file import StudyFile, StudyFileError
+from tuner.core.trial import Measured, Trial
+
+
+def open_studies(file: StudyFile, studies: Studies, clock: Clock, *, new: bool = False) -> list[Study]:
+    """The unfinished study of that file, or a new one; with several `problems`, one study each under one group."""
+    return [_open(part, studies, clock, new=new, group=group) for part, group in _parts(file)]
+
+
+def _parts(file: StudyFile) -> list[tuple[StudyFile, str | None]]:
+    if len(file.problems) < 2:
+        return [(file, None)]
+    return [(file.model_copy(update={"problems": (problem,)}), f"{file.key}") for problem in file.problems]
+
+
+def _open(file: StudyFile, studies: Studies, clock: Clock, *, new: bool, group: str | None) -> Study:
+    unfinished = None if new else studies.unfinished(file.key)
+    if unfinished is not None:
+        return unfinished
+    study = Study(
+        id=secrets.token_hex(4),
+        name=file.name,
+        file=file,
+        file_key=file.key,
+        created_at=clock.now(),
+        group=group,
+    )
+    studies.create(study)
+    return study
+
+
+def resolve(studies: Studies, text: str) -> str:
+    """A study's id from its beginning.
+
+    Raises:
+        UnknownStudyError: no study, or several, begin like that.
+    """
+    try:
+        return studies.get(text).id
+    except UnknownStudyError:
+        found = [study.id for study in studies.find(limit=1000) if text and study.id.startswith(text)]
+    if len(found) != 1:
+        raise UnknownStudyError(
+            f"no study has the id {text!r}" if not found else f"{text!r} begins several ids: {found}"
+        )
+    return found[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """A contest as it stands. best: the trial that leads the search, with its verdict; None before any has a value."""
+
+    gpus: int
+    baseline: Trial | None
+    best: Trial | None
+    verdict: Verdict | None
+    confirmation: Confirmation | None
+    trials: int
+
+    @property
+    def decision(self) -> Decision | None:
+        return self.confirmation.decision if self.confirmation is not None else None
+
+
+def outlook(studies: Studies, study: Study) -> list[Outlook]:
+    """One for each GPU count, from the tables alone."""
+    trials = studies.trials(study.id)
+    confirmations = {confirmation.gpus: confirmation for confirmation in studies.confirmations(study.id)}
+    found = []
+    for gpus in sorted({trial.gpus for trial in trials}):
+        mine = [trial for trial in trials if trial.gpus == gpus]
+        baseline = next((trial for trial in mine if trial.baseline), None)
+        confirmation = confirmations.get(gpus)
+        best, verdict = _best(study.file, mine, baseline)
+        found.append(
+            Outlook(
+                gpus=gpus,
+                baseline=baseline,
+                best=best,
+                verdict=verdict,
+                confirmation=confirmation,
+                trials=len(mine),
+            )
+        )
+    return found
+
+
+def _best(file: StudyFile, trials: Sequence[Trial], baseline: Trial | None) -> tuple[Trial | None, Verdict | None]:
+    if baseline is None or not isinstance(baseline.outcome, Measured):
+        return None, None
+    best: tuple[Trial | None, Verdict | None] = (None, None)
+    for trial in trials:
+        if not isinstance(trial.outcome, Measured):
+            continue
+        verdict = judge(trial.outcome.measurements, baseline.outcome.measurements, file.objective, file.limits)
+        if verdict.value is None or not verdict.feasible:
+            continue
+        if best[1] is None or verdict.value > (best[1].value or 0.0):
+            best = (trial, verdict)
+    return best
+
+
+def subject(studies: Studies, study: Study, *, gpus: int | None = None, allow_unvalidated: bool = False) -> Subject:
+    """What `tuner export-config` writes.
+
+    gpus: whose decision; the largest GPU count where None.
+
+    Raises:
+        NothingToExportError: nothing was measured and confirmed, and unvalidated ones were not asked for.
+        StudyFileError: no decision for that GPU count.
+    """
+    decided = {c.gpus: c.decision for c in studies.confirmations(study.id) if c.decision is not None}
+    if not decided:
+        raise NothingToExportError(f"study {study.id} is {study.state}: it has no decision yet")
+    gpus = max(decided) if gpus is None else gpus
+    decision = decided.get(gpus)
+    if decision is None:
+        raise StudyFileError(f"study {study.id} has no decision for {gpus} GPUs; it has for {sorted(decided)}")
+    candidates = {trial.key: trial.candidate for trial in studies.trials(study.id)}
+    key = chosen(decision, allow_unvalidated=allow_unvalidated)
+    start = _start_of(studies, study, key)
+    file = study.file
+    return Subject(
+        study=study,
+        decision=decision,
+        candidate=candidates[key],
+        baseline=candidates[decision.baseline_key],
+        origin=origin_of(study),
+        model=model_of(file),
+        nodes=nodes_of(file),
+        fingerprint=start.fingerprint if start is not None else None,
+        environment={**file.engine.environment, **(start.fingerprint.settings if start is not None else {})},
+        other_gpus=tuple(other for other in sorted(decided) if other != gpus),
+    )
+
+
+def origin_of(study: Study) -> Origin:
+    """Of a study's numbers; by its evaluator, which is one for all of them."""
+    return {"predicted": Origin.PREDICTED, "recorded": Origin.RECORDED}.get(study.file.evaluator, Origin.MEASURED)
+
+
+def model_of(file: StudyFile) -> vllm_args.ModelRef:
+    return vllm_args.ModelRef(
+        model=file.model, trust_remote_code=file.engine.trust_remote_code, extra=dict(file.engine.options)
+    )
+
+
+def nodes_of(file: StudyFile) -> vllm_args.Nodes:
+    return vllm_args.Nodes(gpu=file.hardware.gpu, gpus_per_node=file.hardware.gpus_per_node)
+
+
+def _start_of(studies: Studies, study: Study, key: str) -> Start | None:
+    """The candidate's last start that ended well."""
+    starts = [s for s in studies.starts(study.id) if s.candidate_key == key and s.ended == "stopped"]
+    return max(starts, key=lambda start: start.opened_at, default=None)
