@@ -56,13 +56,13 @@ def main() -> NoReturn:
 
 
 def _code_of(error: Exception) -> int:
-    from click import ClickException
-
+    """Raises the error itself where it is a bug."""
+    show, code = getattr(error, "show", None), getattr(error, "exit_code", None)
+    if callable(show) and isinstance(code, int):  # a wrong argument; typer keeps click's exceptions to itself
+        show()
+        return WRONG_INPUT
     from tuner.app.errors import exit_code
 
-    if isinstance(error, ClickException):
-        error.show()
-        return WRONG_INPUT
     code = exit_code(error)
     if code is None:
         raise error

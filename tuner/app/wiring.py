@@ -1,18 +1,23 @@
-"""The only place where the parts are put together."""
+"""The only place where the parts are put together.
+
+Parts are imported where they are needed: `tuner check` answers without loading a sampler, statistics or a database.
+"""
 
 import contextlib
 import os
 import platform
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tuner.app.clock import SystemClock
 from tuner.app.errors import WrongInputError
 from tuner.app.settings import Settings
-from tuner.core.loop import Parts, Progress
 from tuner.core.ports import Check, Evaluator, Prior, Studies
 from tuner.core.study_file import StudyFile
-from tuner.core.vllm_args import ModelRef, Nodes
+
+if TYPE_CHECKING:
+    from tuner.core.loop import Parts, Progress
 
 
 def owner() -> str:
@@ -34,14 +39,6 @@ def connected(url: str | None) -> Iterator[Studies]:
         engine.dispose()
 
 
-def model_of(file: StudyFile) -> ModelRef:
-    return ModelRef(model=file.model, trust_remote_code=file.engine.trust_remote_code, extra=dict(file.engine.options))
-
-
-def nodes_of(file: StudyFile) -> Nodes:
-    return Nodes(gpu=file.hardware.gpu, gpus_per_node=file.hardware.gpus_per_node)
-
-
 def checks_of(file: StudyFile) -> Sequence[Check]:
     """Reasons that need no engine: memory, where the model knows this hardware."""
     if file.space != "kimi_k3_gb300":
@@ -60,8 +57,9 @@ def prior_of(file: StudyFile) -> Prior | None:
 
 
 @contextlib.contextmanager
-def parts(file: StudyFile, studies: Studies, progress: Progress) -> Iterator[Parts]:
+def parts(file: StudyFile, studies: Studies, progress: "Progress") -> Iterator["Parts"]:
     """What a loop needs for that study; the evaluator is closed at the end."""
+    from tuner.core.loop import Parts
     from tuner.engines.process import reap
 
     evaluator = evaluator_of(file)

@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from tests.fakes import FakeClock, MemoryStudies
 
 from search_spaces.candidate import Candidate, candidate_key
 from search_spaces.serving import ServingConfig
 from tests.fake_engine import FakeEvaluator
+from tests.fakes import FakeClock, MemoryStudies
 from tuner.core.decision import Decision, DecisionKind
 from tuner.core.loop import Loop, Parts, StudyFailedError
 from tuner.core.measurement import FailureKind, Origin, Process, Purpose
