@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +43,9 @@ def python_files() -> Path:
     return folder
 
 
-def ask(script: str, question: object, *, files: Path | None) -> Any:
+def ask(script: str, question: object, *, files: Path | None, variables: Mapping[str, str] | None = None) -> Any:
     """What `engine_side/<script>` answers, on the installed engine or on the vLLM whose Python files are given."""
-    environment = {**os.environ, **QUIET}
+    environment = {**os.environ, **QUIET, **(variables or {})}
     if files is not None:
         environment |= {"PYTHONPATH": str(files), "VLLM_TARGET_DEVICE": "cpu"}
     with tempfile.TemporaryDirectory() as folder:

@@ -50,7 +50,7 @@ class Bench:
     """A study in memory and the parts to run it with."""
 
     def __init__(self, file: StudyFile, evaluator: FakeEvaluator, **parts: Any) -> None:
-        self.clock = FakeClock(datetime(2026, 12, 1, tzinfo=UTC))
+        self.clock = FakeClock()
         self.studies: Studies = MemoryStudies(self.clock)
         self.study = Study(
             id="s1", name=file.name, file=file, file_key=file.key, created_at=datetime(2026, 12, 1, tzinfo=UTC)
@@ -239,7 +239,7 @@ def test_open_starts_of_a_dead_worker_are_reaped_and_closed_as_lost() -> None:
     thread.start()
     while not any(start.process for start in bench.studies.starts("s1")):
         threading.Event().wait(0.01)
-    bench.clock.advance(LEASE_S + 1)
+    bench.clock.sleep(LEASE_S + 1)
     bench.evaluator = FakeEvaluator(speed)
     bench.run()
     assert bench.state is StudyState.DONE
@@ -263,7 +263,7 @@ def test_cancelling_stops_every_engine_first() -> None:
         while not bench.evaluator.running:
             threading.Event().wait(0.01)
         bench.studies.request_cancel("s1")
-        bench.clock.advance(LEASE_S / 2)
+        bench.clock.sleep(LEASE_S / 2)
 
     thread = threading.Thread(target=cancel)
     thread.start()
