@@ -6,7 +6,7 @@ A verdict compares numbers as they are; whether a difference can be believed is 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import geometric_mean
+from statistics import fmean
 
 from tuner.core.measurement import Measurement
 from tuner.core.metrics import METRICS, check_objective, metric
@@ -40,7 +40,7 @@ def judge(
     objective: ObjectiveSection,
     limits: Sequence[LimitSection] = (),
 ) -> Verdict:
-    """Repeats within a start are averaged, starts are then averaged as ratios (in log). Pure.
+    """Repeats within a start are averaged, then starts. Pure.
 
     measurements, baseline: of one candidate each, over the same workloads; one that only one of them has leaves the
     verdict without a value.
@@ -120,7 +120,7 @@ def _judge(
             ratios[workload] = level / reference if objective.larger_is_better else reference / level
     value = None
     if ratios and not reasons:
-        value = geometric_mean(ratios.values())
+        value = math.exp(fmean(map(math.log, ratios.values()))) if len(ratios) > 1 else next(iter(ratios.values()))
     elif not reasons:
         reasons.append(f"{name}: nothing was measured")
     margins, worst, missed = _margins(measurements, limits, workloads=workloads)
@@ -170,9 +170,5 @@ def _levels(measurements: Sequence[Measurement], name: str) -> dict[str, float |
             unusable[m.workload_key] = f"was {value:g}"
         else:
             by_start.setdefault(m.workload_key, {}).setdefault(m.start_id, []).append(value)
-    means = {w: [math.fsum(runs) / len(runs) for runs in starts.values()] for w, starts in by_start.items()}
-    return {**{w: _centre(values) for w, values in means.items()}, **unusable}
-
-
-def _centre(values: Sequence[float]) -> float:
-    return geometric_mean(values) if min(values) > 0 else math.fsum(values) / len(values)
+    means = {w: fmean(fmean(runs) for runs in starts.values()) for w, starts in by_start.items()}
+    return {**means, **unusable}

@@ -36,7 +36,7 @@ def test_six_clear_pairs_validate_a_winner_with_its_gain_interval_and_p() -> Non
     assert comparison.ratios == pytest.approx(WIN)
     assert comparison.p == 1 / 64
     assert 0.04 < comparison.lower < comparison.gain < comparison.upper < 0.07
-    assert "+5.25% over the baseline" in decision.sentence
+    assert "+5.00% over the baseline, more than +4.50% at 95.0% confidence" in decision.sentence
     assert "p = 0.0156, 6 paired fresh starts" in decision.sentence
 
 
