@@ -1,7 +1,9 @@
 """Rows to nouns and back: the only file that knows both. Knows no query."""
 
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -202,6 +204,15 @@ def confirmation_row(study_id: str, confirmation: Confirmation) -> ConfirmationR
 
 def confirmation_of(row: ConfirmationRow) -> Confirmation:
     return _CONFIRMATION.validate_python(row.body)
+
+
+def event_row(study_id: str, at: datetime, kind: str, data: Mapping[str, object]) -> EventRow:
+    """Raises ValueError for data that strict JSON cannot hold."""
+    try:
+        json.dumps(data, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"event {kind!r} is not strict JSON: {error}") from error
+    return EventRow(study_id=study_id, at=at, kind=kind, data=dict(data))
 
 
 def event_of(row: EventRow) -> Event:

@@ -227,7 +227,7 @@ class SqlStudies:
         asks for those after one misses none."""
         with self._writing() as session:
             _study(session, study_id, lock=True)
-            session.add(EventRow(study_id=study_id, at=self._clock.now(), kind=kind, data=dict(data)))
+            session.add(convert.event_row(study_id, self._clock.now(), kind, data))
 
     def events(self, study_id: str, *, after: int = 0, limit: int = 500) -> Sequence[Event]:
         """In order of their ids."""

@@ -1,5 +1,7 @@
 """Small stand-ins for what the core asks from outside. Each passes the contract suite of its port."""
 
+import json
+import math
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -181,6 +183,9 @@ class MemoryStudies:
             self._own(lease, measurement.start_id)
             if any(_run(m) == _run(measurement) for m in self._measurements):
                 raise ValueError(f"{_run(measurement)} is written already")
+            for name, values in measurement.samples.items():
+                if not all(map(math.isfinite, values)):
+                    raise ValueError(f"sample {name!r} is not finite")
             self._measurements.append(measurement)
 
     def measurements(
@@ -202,6 +207,10 @@ class MemoryStudies:
     def add_event(self, study_id: str, kind: str, data: Mapping[str, object]) -> None:
         with self._lock:
             self.get(study_id)
+            try:
+                json.dumps(data, allow_nan=False)
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"not strict JSON: {error}") from error
             event = Event(id=len(self._events) + 1, study_id=study_id, at=self._clock.now(), kind=kind, data=dict(data))
             self._events.append(event)
 
