@@ -4,7 +4,7 @@ Comparable means: same model, workload, hardware, GPU count, software, and accep
 publications' numbers, two machines, two drivers are never joined into one percentage.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 
 from search_spaces.candidate import Candidate, candidate_key
@@ -120,6 +120,31 @@ def _workload_differences(a: Workload, b: Workload) -> list[str]:
     ]
 
 
+def acceptance_refusal(acceptance: Acceptance, candidates: Iterable[Candidate]) -> str:
+    """Why those candidates, a contest's baseline included, may not be ranked under that acceptance; else empty.
+
+    For a plan: the same reasons as in `differences`, before anything is run.
+    """
+    serving = [candidate for candidate in candidates if isinstance(candidate, ServingConfig)]
+    drafts = sorted({config.num_speculative_tokens for config in serving})
+    if acceptance.fixed_length is not None and len(drafts) > 1:
+        return f"draft lengths {', '.join(map(str, drafts))} under {acceptance.source}: {_FIXED_LENGTH}"
+    refused = (
+        reason
+        for config in serving
+        for reason in _sampler_reasons(
+            acceptance, config.num_speculative_tokens, (config.draft_sample_method, config.rejection_sample_method)
+        )
+    )
+    return next(refused, "")
+
+
+_FIXED_LENGTH = (
+    "one fixed synthetic length says nothing of how acceptance grows with the draft length, so it cannot rank draft "
+    "lengths: use a curve, or real text"
+)
+
+
 def _acceptance_differences(a: Conditions, b: Conditions) -> list[str]:
     """A synthetic length is an assumption: it may be compared where one measured curve gives it for every draft
     length, never where it is one fixed figure for different ones, since that figure alone would decide which wins."""
@@ -129,17 +154,18 @@ def _acceptance_differences(a: Conditions, b: Conditions) -> list[str]:
     if mine.source != theirs.source:
         return [f"acceptance source: {mine.source} and {theirs.source}"]
     if mine.fixed_length is not None and a.drafts != b.drafts:
-        return [
-            f"draft length: {a.drafts} and {b.drafts} under {mine.source}; one fixed synthetic length says nothing of "
-            f"how acceptance grows with the draft length, so it cannot rank draft lengths: use a curve, or real text"
-        ]
-    if mine.curve is None:
+        return [f"draft length: {a.drafts} and {b.drafts} under {mine.source}; {_FIXED_LENGTH}"]
+    return [reason for c in (a, b) for reason in _sampler_reasons(mine, c.drafts, c.sampler)]
+
+
+def _sampler_reasons(acceptance: Acceptance, drafts: int, sampler: tuple[str | None, str | None]) -> list[str]:
+    if acceptance.curve is None or drafts == 0:
         return []
-    curve = CURVES[mine.curve]
+    curve = CURVES[acceptance.curve]
     measured = (curve.draft_sample_method, curve.rejection_sample_method)
+    if all(asked in (None, known) for asked, known in zip(sampler, measured, strict=True)):
+        return []
     return [
         f"sampler: curve {curve.name} was measured with {' and '.join(measured)} sampling, not with "
-        f"{' and '.join(str(part) for part in conditions.sampler)}"
-        for conditions in (a, b)
-        if conditions.drafts and any(s not in (None, m) for s, m in zip(conditions.sampler, measured, strict=True))
+        f"{' and '.join(str(part) for part in sampler)}"
     ]

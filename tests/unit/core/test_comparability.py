@@ -12,6 +12,7 @@ from tuner.core.comparability import (
     AUTOTUNE_CACHE,
     Conditions,
     IncomparableError,
+    acceptance_refusal,
     differences,
     fingerprint_differences,
     require_comparable,
@@ -118,3 +119,19 @@ def test_a_tuned_kernel_table_is_the_candidates_own_and_is_no_difference_to_the_
     with_table = replace(FINGERPRINT, settings={"TUNER_KERNEL_TABLE": "/tables/h200.csv"})
     assert fingerprint_differences(FINGERPRINT, with_table, same_candidate=False) == []
     assert fingerprint_differences(FINGERPRINT, with_table, same_candidate=True) != []
+
+
+def test_a_plan_can_refuse_before_anything_is_run() -> None:
+    three, seven = ServingConfig(num_speculative_tokens=3), ServingConfig(num_speculative_tokens=7)
+    assert acceptance_refusal(FIXED, [three, seven]).startswith(
+        "draft lengths 3, 7 under synthetic length 4: one fixed"
+    )
+    assert acceptance_refusal(FIXED, [three, ServingConfig(num_speculative_tokens=3, max_num_seqs=8)]) == ""
+    assert acceptance_refusal(CURVE, [ServingConfig(), three, seven]) == ""
+    assert acceptance_refusal(REAL, [three, seven]) == ""
+    other = ServingConfig(
+        num_speculative_tokens=3, draft_sample_method="probabilistic", rejection_sample_method="block"
+    )
+    assert "was measured with greedy and standard sampling, not with probabilistic and block" in acceptance_refusal(
+        CURVE, [three, other]
+    )
