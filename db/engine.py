@@ -3,7 +3,7 @@
 import json
 import sqlite3
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import tenacity
@@ -150,6 +150,7 @@ def _config(connection: Connection | None = None) -> Config:
     return config
 
 
+@cache
 def _scripts() -> ScriptDirectory:
     return ScriptDirectory.from_config(_config())
 

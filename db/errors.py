@@ -73,6 +73,11 @@ def explained(url: URL) -> Iterator[None]:
         raise
 
 
+def is_away(error: BaseException) -> bool:
+    """Whether a server cannot be reached, which may pass; an SQLite file has none."""
+    return isinstance(error, exc.OperationalError) and not hasattr(error.orig, "sqlite_errorname")
+
+
 def _sentence(error: exc.DBAPIError) -> str | None:
     """None where the statement is at fault, which is a bug of ours."""
     original = error.orig

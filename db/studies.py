@@ -7,13 +7,14 @@ study's lease row first and then its study row, always in that order.
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 
-from sqlalchemy import Engine, Select, Update, and_, or_, select, update
+import tenacity
+from sqlalchemy import Engine, Update, and_, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, sessionmaker
 
 from db import convert, leases
 from db.engine import WRITING
-from db.errors import explained
+from db.errors import explained, is_away
 from db.tables import ConfirmationRow, EventRow, LeaseRow, MeasurementRow, StartRow, StudyRow, TrialRow
 from tuner.core.decision import Confirmation
 from tuner.core.measurement import Measurement, Purpose, Start
@@ -23,23 +24,35 @@ from tuner.core.trial import Outcome, Trial
 
 
 class SqlStudies:
-    """Any method raises DatabaseError where the database says no."""
+    """Any method raises DatabaseError where the database says no.
 
-    def __init__(self, engine: Engine, clock: Clock) -> None:
+    wait_s: how long a transaction that has not begun waits for a server that is away, as while it restarts. One that
+    has begun is never repeated: whether its commit came through could not be known.
+    """
+
+    def __init__(self, engine: Engine, clock: Clock, *, wait_s: float = 0.0) -> None:
         self._url = engine.url
         self._clock = clock
+        self._begin = tenacity.Retrying(
+            retry=tenacity.retry_if_exception(is_away),
+            wait=tenacity.wait_random(0.2, 0.5),
+            stop=tenacity.stop_after_delay(wait_s),
+            reraise=True,
+        )
         self._reads = sessionmaker(engine)
         self._writes = sessionmaker(engine.execution_options(**WRITING), expire_on_commit=False)
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[Session]:
         with explained(self._url), self._reads() as session:
+            self._begin(session.connection)
             yield session
 
     @contextlib.contextmanager
     def _writing(self, lease: Lease | None = None) -> Iterator[Session]:
         """With a lease: nothing is written unless it is still good."""
         with explained(self._url), self._writes.begin() as session:
+            self._begin(session.connection)
             if lease is not None:
                 leases.fence(session, lease)
             yield session
@@ -203,13 +216,17 @@ class SqlStudies:
     def measurements(
         self, study_id: str, *, purpose: Purpose | None = None, start_id: str | None = None, trial: int | None = None
     ) -> Sequence[Measurement]:
-        query = select(MeasurementRow).where(MeasurementRow.study_id == study_id).order_by(MeasurementRow.sequence)
+        query = select(MeasurementRow).order_by(MeasurementRow.sequence)
+        if start_id is None and trial is None:
+            query = query.where(MeasurementRow.study_id == study_id)
+        else:  # through the starts alone, or SQLite walks the whole study in the order asked for
+            query = query.join(StartRow, StartRow.id == MeasurementRow.start_id).where(StartRow.study_id == study_id)
+        if start_id is not None:
+            query = query.where(StartRow.id == start_id)
+        if trial is not None:
+            query = query.where(StartRow.trial == trial)
         if purpose is not None:
             query = query.where(MeasurementRow.purpose == purpose.value)
-        if start_id is not None:
-            query = query.where(MeasurementRow.start_id == start_id)
-        if trial is not None:
-            query = query.where(MeasurementRow.start_id.in_(_starts_of(study_id, trial)))
         with self._reading() as session:
             return [convert.measurement_of(row) for row in session.scalars(query)]
 
@@ -242,10 +259,6 @@ def _study(session: Session, study_id: str, *, lock: bool = False) -> StudyRow:
     if row is None:
         raise UnknownStudyError(f"there is no study {study_id!r}")
     return row
-
-
-def _starts_of(study_id: str, trial: int) -> Select[str]:
-    return select(StartRow.id).where(StartRow.study_id == study_id, StartRow.trial == trial)
 
 
 def _count(session: Session, changed: Update) -> int:
