@@ -18,12 +18,20 @@ class StoppedError(RuntimeError):
 
 def exit_code(error: Exception) -> int | None:
     """1 failed, 2 wrong input, 3 nothing measured and confirmed to export; None for a bug."""
-    from db.errors import DatabaseError
+    from db.errors import DatabaseError, DatabaseUrlError
 
     codes: list[tuple[tuple[type[Exception], ...], int]] = [
         ((NothingToExportError,), 3),
         (
-            (StudyFileError, SpaceError, AcceptanceError, RenderError, UnknownStudyError, WrongInputError),
+            (
+                StudyFileError,
+                SpaceError,
+                AcceptanceError,
+                RenderError,
+                UnknownStudyError,
+                WrongInputError,
+                DatabaseUrlError,
+            ),
             2,
         ),
         ((StoppedError, LeaseLostError, IllegalStateError, DatabaseError, OSError), 1),

@@ -6,7 +6,7 @@ from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
-def _state_folder() -> Path:
+def state_folder() -> Path:
     return Path.home() / ".local" / "state" / "tuner"
 
 
@@ -19,6 +19,6 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="TUNER_", extra="ignore")
 
-    db: str = Field(default_factory=lambda: f"sqlite:///{_state_folder() / 'tuner.db'}")
-    runs: Path = Field(default_factory=lambda: _state_folder() / "runs")
+    db: str = Field(default_factory=lambda: f"sqlite:///{state_folder() / 'tuner.db'}")
+    runs: Path = Field(default_factory=lambda: state_folder() / "runs")
     engine_python: Path | None = None

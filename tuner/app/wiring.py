@@ -7,12 +7,13 @@ import contextlib
 import os
 import platform
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tuner.app.clock import SystemClock
 from tuner.app.errors import WrongInputError
-from tuner.app.settings import Settings
+from tuner.app.settings import Settings, state_folder
 from tuner.core.ports import Check, Evaluator, Prior, Studies
 from tuner.core.study_file import StudyFile
 
@@ -31,7 +32,10 @@ def connected(url: str | None) -> Iterator[Studies]:
     from db.engine import open_database, upgrade
     from db.studies import SqlStudies
 
-    engine = open_database(url or Settings().db)
+    settings = Settings()
+    if url is None and settings.db == Settings.model_fields["db"].get_default(call_default_factory=True):
+        state_folder().mkdir(parents=True, exist_ok=True)
+    engine = open_database(url or settings.db)
     try:
         upgrade(engine)
         yield SqlStudies(engine, SystemClock())
@@ -89,7 +93,10 @@ def evaluator_of(file: StudyFile) -> Evaluator:
 
 
 def _vllm(file: StudyFile) -> Evaluator:
+    from tuner.core.use_cases import model_of, nodes_of
+    from tuner.engines.engine import Deadlines, Engine
     from tuner.engines.evaluator import VllmEvaluator
+    from tuner.engines.hardware import NoEngineError
 
     settings = Settings()
     python = Path(file.engine.python) if file.engine.python else settings.engine_python
@@ -97,9 +104,21 @@ def _vllm(file: StudyFile) -> Evaluator:
         raise WrongInputError("engine.python: name the interpreter that has vLLM, or set TUNER_ENGINE_PYTHON")
     if not os.access(python, os.X_OK):
         raise WrongInputError(
-            f"engine.python: {python} is not an interpreter that can be run; `make engine` installs one"
+            f"engine.python: {python} is not an interpreter that can be run (`make engine` makes one)"
         )
-    return VllmEvaluator(file, python=python, runs=settings.runs)
+    model = model_of(file)
+    if Path(model.model).is_dir():  # an engine works in a folder of its own
+        model = replace(model, model=str(Path(model.model).resolve()))
+    try:
+        return VllmEvaluator(
+            engine=Engine(python=python, environment=file.engine.environment, arguments=file.engine.arguments),
+            model=model,
+            nodes=nodes_of(file),
+            runs=settings.runs.resolve(),
+            deadlines=Deadlines(start_s=file.engine.start_timeout_s, request_s=file.engine.request_timeout_s),
+        )
+    except NoEngineError as error:
+        raise WrongInputError(str(error)) from error
 
 
 def _preflight(evaluator: Evaluator) -> tuple[Check, ...]:

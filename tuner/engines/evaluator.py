@@ -1,0 +1,141 @@
+"""The `vllm` evaluator: a real server for each start, from the very file that an export writes."""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from search_spaces.candidate import Candidate
+from search_spaces.rule import Reason
+from search_spaces.serving import ServingConfig
+from tuner.core import vllm_args
+from tuner.core.measurement import FailureKind, Fingerprint, Origin, Process
+from tuner.core.ports import Running, StartRequest
+from tuner.core.trial import Failed
+from tuner.core.workload import ServingWorkload
+from tuner.engines import hardware
+from tuner.engines.engine import Deadlines, Engine
+from tuner.engines.helper import Helper
+from tuner.engines.preflight import Preflight
+from tuner.engines.process import StillThereError
+from tuner.engines.running import RunningServer
+from tuner.engines.server import Recipe, Server
+
+
+class VllmEvaluator:
+    """Servers on this host, one for each start; the benchmark and the preflight in one long-lived process each.
+
+    runs: folder for what each start writes: its configuration, its log.
+    """
+
+    origin = Origin.MEASURED
+
+    def __init__(
+        self, *, engine: Engine, model: vllm_args.ModelRef, nodes: vllm_args.Nodes, runs: Path, deadlines: Deadlines
+    ) -> None:
+        """Raises NoEngineError where the interpreter cannot be run or has no vLLM."""
+        self._engine = engine
+        self._model = model
+        self._nodes = nodes
+        self._runs = runs
+        self._deadlines = deadlines
+        self._versions = hardware.versions(engine)
+        self._servers: set[Server] = set()
+        self._lock = threading.Lock()
+        self._closed = False
+        self._bench = Helper(engine, "bench", runs / "helpers", first_answer_s=deadlines.helper_s)
+        self._asker = Helper(engine, "preflight", runs / "helpers", first_answer_s=deadlines.helper_s)
+        self._preflight = Preflight(self._asker, model, runs / "preflight", self._versions["vllm"], deadlines)
+
+    def preflight(self, candidate: Candidate) -> Sequence[Reason]:
+        """What the installed vLLM says against a candidate."""
+        return self._preflight(candidate)
+
+    def fingerprint(self, gpus: int, variables: Mapping[str, str] | None = None) -> Fingerprint:
+        device = hardware.device()
+        return Fingerprint(
+            engine="vllm",
+            versions=self._versions,
+            gpu=device.name,
+            gpus=gpus,
+            driver=device.driver,
+            host=device.host,
+            settings={**self._engine.environment, **(variables or {})},
+        )
+
+    @contextlib.contextmanager
+    def start(
+        self, request: StartRequest, *, started: Callable[[Process, Sequence[str], str], None]
+    ) -> Iterator[Running | Failed]:
+        """A server that is ready, or why there is none; gone, all of it, when the block ends."""
+        server = self._launch(request)
+        if isinstance(server, Failed):
+            yield server
+            return
+        try:
+            started(server.guarded.process, server.command, str(server.log))
+            self._bench.warm_up()
+            ready_s = server.await_ready()
+            if isinstance(ready_s, Failed):
+                yield self._explained(ready_s)
+            else:
+                config = request.candidate
+                assert isinstance(config, ServingConfig)
+                yield RunningServer(
+                    server=server,
+                    bench=self._bench,
+                    model=self._model,
+                    request=request,
+                    fingerprint=self.fingerprint(config.gpus, vllm_args.environment(config, self._nodes)),
+                    ready_s=ready_s,
+                    deadlines=self._deadlines,
+                    stopped=lambda: self._closed,
+                )
+        finally:
+            with self._lock:
+                self._servers.discard(server)
+            server.stop()
+
+    def close(self) -> None:
+        """Stop everything, from any thread; what is being measured fails, and nothing starts any more."""
+        with self._lock:
+            self._closed = True
+            servers = list(self._servers)
+        self._bench.stop()
+        self._asker.stop()
+        for server in servers:
+            with contextlib.suppress(StillThereError):
+                server.guarded.stop()
+
+    def _launch(self, request: StartRequest) -> Server | Failed:
+        config = request.candidate
+        if not isinstance(config, ServingConfig):
+            return _infrastructure(f"a {config.kind} candidate is no server")
+        if self._nodes.count(config) > 1:
+            return _infrastructure(f"{config.gpus} GPUs need {self._nodes.count(config)} hosts, and this is one")
+        overlay: dict[str, object] = {}
+        for workload in request.workloads if not request.real_acceptance else ():
+            if isinstance(workload, ServingWorkload):
+                overlay.update(vllm_args.benchmark_overlay(config, workload, self._model))
+        recipe = Recipe(
+            name=request.start_id,
+            yaml=vllm_args.to_yaml(vllm_args.engine_options(config, self._model)),
+            overlay=tuple(vllm_args.to_cli(overlay)),
+            variables=vllm_args.environment(config, self._nodes),
+        )
+        with self._lock:
+            if self._closed:
+                return _infrastructure("the evaluator was stopped")
+            try:
+                server = Server(self._engine, recipe, self._runs / request.start_id, self._deadlines)
+            except OSError as error:
+                return _infrastructure(f"the start could not be written or begun: {error}")
+            self._servers.add(server)
+        return server
+
+    def _explained(self, failed: Failed) -> Failed:
+        return _infrastructure("the evaluator was stopped") if self._closed else failed
+
+
+def _infrastructure(sentence: str) -> Failed:
+    return Failed(kind=FailureKind.INFRASTRUCTURE, sentence=sentence)

@@ -1,0 +1,139 @@
+"""Run one command so that nothing of it can outlive us: `python guard.py GRACE_S COMMAND...`.
+
+Runs as a process of its own, standard library only. It is the reaper of everything that the command starts (vLLM's
+engine cores live on for minutes after their server was killed), and stops all of it when its standard input ends: the
+tuner closed it, or was killed. SIGTERM does the same. Exits with the command's code, 128 + n where signal n ended it.
+
+The command and all its descendants carry TUNER_GUARD in their environment, so that they can be found even where this
+process was killed itself.
+"""
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+MARK = "TUNER_GUARD"
+SHARED_MEMORY = "/dev/shm/"
+
+
+def main(grace_s: float, command: list[str]) -> int:
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    told, tell = os.pipe()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+        signal.signal(number, lambda _number, _frame: None)
+    signal.set_wakeup_fd(_nonblocking(tell))
+    child = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, MARK: str(os.getpid())},
+        start_new_session=True,
+        # One thread, so a function between fork and exec is safe; the bond holds as long as this thread lives.
+        preexec_fn=lambda: prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0),  # noqa: PLW1509
+    )
+    while child.poll() is None:
+        readable, _, _ = select.select([sys.stdin, told], [], [], 1.0)
+        if sys.stdin in readable and not os.read(sys.stdin.fileno(), 4096):
+            break
+        if told in readable and {signal.SIGTERM, signal.SIGINT} & set(os.read(told, 4096)):
+            break
+    shared = _end_all(grace_s)
+    code = child.wait()
+    for path in shared:
+        with contextlib.suppress(OSError):
+            Path(path).unlink()
+    return code if code >= 0 else 128 - code
+
+
+def _nonblocking(descriptor: int) -> int:
+    os.set_blocking(descriptor, False)
+    return descriptor
+
+
+def _end_all(grace_s: float) -> set[str]:
+    """Stop every descendant; return the shared memory that they had mapped and that nobody else has."""
+    shared: set[str] = set()
+    deadline = time.monotonic() + grace_s
+    asked: set[int] = set()
+    while True:
+        living = _descendants()
+        if not living:
+            return {path for path in shared if not _mapped_by_anyone(path)}
+        for pid in living:
+            shared |= _mapped(pid)
+            if time.monotonic() > deadline:
+                _signal(pid, signal.SIGKILL)
+            elif pid not in asked:
+                asked.add(pid)
+                _signal(pid, signal.SIGTERM)
+                _signal(pid, signal.SIGCONT)  # a stopped process cannot hear the first
+        _collect()
+        time.sleep(0.05)
+
+
+def _collect() -> None:
+    """Wait for orphans that were handed to us; the command itself is left for its own wait."""
+    for pid in _children(os.getpid()):
+        if _state(pid) == "Z" and pid != _session_leader():
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+
+
+def _session_leader() -> int:
+    return next(iter(_children(os.getpid())), 0)
+
+
+def _descendants() -> set[int]:
+    """Living ones; the dead that only wait to be collected do not count."""
+    found: set[int] = set()
+    heap = [os.getpid()]
+    while heap:
+        for pid in _children(heap.pop()):
+            if pid not in found:
+                found.add(pid)
+                heap.append(pid)
+    return {pid for pid in found if _state(pid) not in ("Z", "X", "")}
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        texts = [(thread / "children").read_text() for thread in Path(f"/proc/{pid}/task").iterdir()]
+    except OSError:
+        return []
+    return [int(word) for text in texts for word in text.split()]
+
+
+def _state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
+def _mapped(pid: int) -> set[str]:
+    try:
+        lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    except OSError:
+        return set()
+    paths = {line.split(maxsplit=5)[5] for line in lines if SHARED_MEMORY in line}
+    return {path.removesuffix(" (deleted)") for path in paths if path.startswith(SHARED_MEMORY)}
+
+
+def _mapped_by_anyone(path: str) -> bool:
+    return any(path in _mapped(int(p.name)) for p in Path("/proc").iterdir() if p.name.isdigit())
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
+
+
+if __name__ == "__main__":
+    sys.exit(main(float(sys.argv[1]), sys.argv[2:]))

@@ -1,0 +1,75 @@
+"""What this host is: its device and driver, and the versions that an engine's interpreter has."""
+
+import json
+import platform
+import shutil
+import subprocess
+from dataclasses import dataclass
+from functools import cache
+
+from tuner.engines.engine import Engine
+
+PACKAGES = ("vllm", "torch", "transformers", "flashinfer-python", "triton")
+_ASK = (
+    "import importlib.metadata as m, json, sys\n"
+    "def v(n):\n"
+    "    try: return m.version(n)\n"
+    "    except m.PackageNotFoundError: return None\n"
+    "print(json.dumps({'python': sys.version.split()[0], **{n: v(n) for n in sys.argv[1:]}}))"
+)
+
+
+class NoEngineError(RuntimeError):
+    """The interpreter cannot be run, or has no vLLM; the message says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """name: product name of the GPUs, or `cpu`.   driver: empty without a GPU.   count: GPUs of this host."""
+
+    name: str
+    driver: str
+    host: str
+    count: int
+
+
+def versions(engine: Engine) -> dict[str, str]:
+    """Package to version, as the interpreter reports them.
+
+    Raises:
+        NoEngineError: it cannot be run, or has no vLLM.
+    """
+    try:
+        asked = subprocess.run(
+            [str(engine.python), "-c", _ASK, *PACKAGES],
+            env=engine.variables(),
+            cwd="/",
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise NoEngineError(f"engine.python: {engine.python} cannot be run: {error}") from error
+    found = {name: str(version) for name, version in json.loads(asked.stdout).items() if version is not None}
+    if "vllm" not in found:
+        raise NoEngineError(f"engine.python: {engine.python} has no vLLM")
+    return found
+
+
+@cache
+def device() -> Device:
+    """Of this host, as the driver reports it."""
+    if shutil.which("nvidia-smi") is None:
+        return Device("cpu", "", platform.node(), 0)
+    asked = subprocess.run(
+        ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    rows = [line.split(", ") for line in asked.stdout.strip().splitlines() if ", " in line]
+    if asked.returncode != 0 or not rows:
+        return Device("cpu", "", platform.node(), 0)
+    return Device(rows[0][0], rows[0][1], platform.node(), len(rows))

@@ -1,0 +1,130 @@
+"""A long-lived process of ours in the engine's interpreter that answers questions as JSON lines.
+
+It is started at the first question, and again where it died; it ends when its standard input does, so it cannot outlive
+us. One question at a time.
+"""
+
+import contextlib
+import json
+import queue
+import subprocess
+import threading
+import time
+from pathlib import Path
+from typing import IO, Any
+
+from tuner.engines.engine import Engine
+from tuner.engines.process import end, marked
+
+
+class HelperError(RuntimeError):
+    """It died, was stopped, or did not answer in time; nothing is known of the question."""
+
+
+class AnswerError(RuntimeError):
+    """The library inside raised; the message is its own.
+
+    kind: the exception's type.   trace: its traceback.
+    """
+
+    def __init__(self, kind: str, message: str, trace: str) -> None:
+        super().__init__(f"{kind}: {message}")
+        self.kind = kind
+        self.trace = trace
+
+
+class Helper:
+    """module: of `tuner_inside`.   folder: where it works and logs."""
+
+    def __init__(self, engine: Engine, module: str, folder: Path, *, first_answer_s: float) -> None:
+        self._engine = engine
+        self._module = module
+        self._folder = folder
+        self._first_answer_s = first_answer_s
+        self._process: subprocess.Popen[str] | None = None
+        self._answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._asking = threading.Lock()
+
+    @property
+    def log(self) -> Path:
+        return self._folder / f"{self._module}.log"
+
+    def ask(self, question: dict[str, Any], *, timeout_s: float) -> Any:
+        """The value that the module answers with.
+
+        Raises:
+            AnswerError: the library inside raised.
+            HelperError: there is no answer.
+        """
+        with self._asking:
+            if self._process is None or self._process.poll() is not None:
+                self._start()
+            process = self._process
+            assert process is not None
+            assert process.stdin is not None
+            try:
+                process.stdin.write(json.dumps(question) + "\n")
+                process.stdin.flush()
+            except (BrokenPipeError, ValueError) as error:
+                raise HelperError(f"{self._module} died; see {self.log}") from error
+            line = self._next(timeout_s)
+        answer = json.loads(line)
+        if "error" in answer:
+            raise AnswerError(answer["error"], answer["message"], answer.get("trace", ""))
+        return answer["ok"]
+
+    def warm_up(self) -> None:
+        """Start it and let it import, without waiting for it."""
+        with self._asking:
+            if self._process is None or self._process.poll() is not None:
+                self._start()
+
+    def stop(self) -> None:
+        """May be called from any thread; a question that is being asked fails."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.kill()
+        process.wait()
+        end(marked(process.pid))
+        self._answers.put(None)
+
+    def _start(self) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._answers = queue.SimpleQueue()
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(
+                [str(self._engine.python), "-m", f"tuner_inside.{self._module}"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                encoding="utf-8",
+                env=self._engine.variables(),
+                cwd=self._folder,
+                start_new_session=True,
+            )
+        assert process.stdout is not None
+        self._process = process
+        answers = self._answers
+        threading.Thread(target=_read, args=(process.stdout, answers), daemon=True).start()
+        self._started_s = time.monotonic()
+
+    def _next(self, timeout_s: float) -> str:
+        """The first answer may take as long as the imports do."""
+        patience = max(0.0, self._first_answer_s - (time.monotonic() - self._started_s)) + timeout_s
+        try:
+            line = self._answers.get(timeout=patience)
+        except queue.Empty:
+            self.stop()
+            raise HelperError(f"{self._module} did not answer within {patience:.0f} s; see {self.log}") from None
+        if line is None:
+            raise HelperError(f"{self._module} died or was stopped; see {self.log}")
+        return line
+
+
+def _read(stream: IO[str], answers: "queue.SimpleQueue[str | None]") -> None:
+    with contextlib.suppress(ValueError), stream:
+        for line in stream:
+            answers.put(line)
+    answers.put(None)

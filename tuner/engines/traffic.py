@@ -1,0 +1,195 @@
+"""From a workload to vLLM's benchmark and from its result to metrics. Pure, but for the question to the helper.
+
+The metrics are computed here from every request's own times, not taken from the benchmark's summary: with speculation
+its ITL counts chunks rather than tokens, and a summary cannot be checked again.
+"""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tuner.core.measurement import FailureKind
+from tuner.core.workload import ServingWorkload
+
+PERCENTILES = (50, 90, 99)
+TPOT_LEAST_MS = 0.01  # 100,000 tokens/s for one user: no decoder is that fast, so below it the clock or the stream lies
+
+
+@dataclass(frozen=True, slots=True)
+class Incomplete:
+    """Why a run yields no numbers."""
+
+    kind: FailureKind
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """Each request's times, in order of sending. start_s: on the benchmark's clock.   ttft_s, latency_s: from it.
+    output_tokens: generated."""
+
+    start_s: tuple[float, ...]
+    ttft_s: tuple[float, ...]
+    latency_s: tuple[float, ...]
+    output_tokens: tuple[int, ...]
+
+    def samples(self) -> dict[str, list[float]]:
+        first = min(self.start_s, default=0.0)
+        return {
+            "start_s": [start - first for start in self.start_s],
+            "ttft_ms": [1000 * value for value in self.ttft_s],
+            "latency_ms": [1000 * value for value in self.latency_s],
+            "output_tokens": [float(count) for count in self.output_tokens],
+        }
+
+
+def arguments(
+    workload: ServingWorkload, *, base_url: str, model: str, served: str, seed: int, warmups: int
+) -> list[str]:
+    """For `vllm bench serve`. seed: differs between repeats, so that no prompt was seen before."""
+    rate = "inf" if workload.request_rate is None else str(workload.request_rate)
+    return [
+        *("--backend", "openai", "--base-url", base_url, "--endpoint", "/v1/completions"),
+        *("--model", model, "--served-model-name", served, "--tokenizer", model),
+        *_dataset(workload),
+        *("--num-prompts", str(workload.requests), "--max-concurrency", str(workload.concurrency)),
+        *("--request-rate", rate, "--seed", str(seed), "--num-warmups", str(warmups)),
+        *("--temperature", "0", "--ignore-eos"),
+    ]
+
+
+def _dataset(workload: ServingWorkload) -> list[str]:
+    if workload.dataset == "random":
+        lengths = (
+            "--random-input-len",
+            str(workload.prompt_tokens),
+            "--random-output-len",
+            str(workload.output_tokens),
+        )
+        return ["--dataset-name", "random", *lengths]
+    return [
+        *("--dataset-name", "custom", "--dataset-path", workload.dataset),
+        *("--custom-output-len", str(workload.output_tokens), "--skip-chat-template"),
+    ]
+
+
+def requests_of(result: Mapping[str, Any], workload: ServingWorkload) -> Requests | Incomplete:
+    """The requests of a result, or why it must not be believed."""
+    errors = [str(error) for error in result.get("errors", []) if error]
+    completed, failed = int(result.get("completed") or 0), int(result.get("failed") or 0)
+    if failed or completed < workload.requests:
+        reason = f": {errors[0][:300]}" if errors else ""
+        return Incomplete(
+            FailureKind.INCOMPLETE, f"{completed} of {workload.requests} requests completed, {failed} failed{reason}"
+        )
+    tokens = tuple(int(count or 0) for count in result["output_lens"])
+    if min(tokens, default=0) == 0:
+        empty = sum(1 for count in tokens if count == 0)
+        return Incomplete(FailureKind.WRONG_OUTPUT, f"{empty} of {len(tokens)} requests ended well without a token")
+    if workload.dataset == "random" and min(tokens) < 0.9 * workload.output_tokens:
+        return Incomplete(
+            FailureKind.WRONG_OUTPUT,
+            f"a request gave {min(tokens)} of {workload.output_tokens} tokens although it may not end",
+        )
+    ttft = tuple(float(value) for value in result["ttfts"])
+    gaps = [[float(gap or 0.0) for gap in request] for request in result["itls"]]
+    latency = tuple(first + math.fsum(rest) for first, rest in zip(ttft, gaps, strict=True))
+    found = Requests(tuple(float(value) for value in result["start_times"]), ttft, latency, tokens)
+    shortest = min((value for value in tpot_ms(found)), default=math.inf)
+    if min(ttft) <= 0 or shortest < TPOT_LEAST_MS:
+        return Incomplete(
+            FailureKind.WRONG_OUTPUT, f"times that cannot be: TTFT {min(ttft):.6f} s, TPOT {shortest:.6f} ms"
+        )
+    return found
+
+
+def tpot_ms(requests: Requests) -> list[float]:
+    """Milliseconds for each output token after the first, of every request that has one."""
+    return [
+        1000 * (latency - ttft) / (count - 1)
+        for ttft, latency, count in zip(requests.ttft_s, requests.latency_s, requests.output_tokens, strict=True)
+        if count > 1
+    ]
+
+
+def metrics(requests: Requests, workload: ServingWorkload, *, gpus: int) -> dict[str, float | None]:
+    """Every metric that the requests' own times give; None where there is none."""
+    tpot = tpot_ms(requests)
+    ends = [start + latency for start, latency in zip(requests.start_s, requests.latency_s, strict=True)]
+    seconds = max(ends) - min(requests.start_s)
+    output = sum(requests.output_tokens)
+    decode, running = steady(requests, workload.concurrency)
+    return {
+        "decode_tokens_per_s": decode,
+        "decode_tokens_per_s_per_gpu": decode / gpus if decode is not None else None,
+        "decode_tokens_per_s_per_user": 1000 / statistics.fmean(tpot) if tpot else None,
+        "mean_running_requests": running,
+        "output_tokens_per_s": output / seconds,
+        "total_tokens_per_s": (output + len(ends) * workload.prompt_tokens) / seconds,
+        "requests_per_s": len(ends) / seconds,
+        **_summary("ttft", [1000 * value for value in requests.ttft_s]),
+        **_summary("tpot", tpot),
+        **_summary("e2e", [1000 * value for value in requests.latency_s]),
+    }
+
+
+def steady(requests: Requests, concurrency: int) -> tuple[float | None, float | None]:
+    """Tokens per second and mean requests decoding, in the window in which the load is full.
+
+    The window opens with the first token of the `concurrency`-th request and closes with the end of the
+    `concurrency`-th last; the time in which nothing decodes (prefill of the only request) is left out. None for both
+    where the run is too short to have such a window.
+    """
+    spans = [
+        (start + ttft, start + latency, count - 1)
+        for start, ttft, latency, count in zip(
+            requests.start_s, requests.ttft_s, requests.latency_s, requests.output_tokens, strict=True
+        )
+        if count > 1 and latency > ttft
+    ]
+    if len(spans) < concurrency:
+        return None, None
+    opens = sorted(begin for begin, _, _ in spans)[concurrency - 1]
+    closes = sorted(end for _, end, _ in spans)[-concurrency]
+    inside = [(max(begin, opens), min(end, closes), begin, end, count) for begin, end, count in spans]
+    inside = [span for span in inside if span[1] > span[0]]
+    busy = _union([(begin, end) for begin, end, *_ in inside])
+    if busy <= 0:
+        return None, None
+    tokens = math.fsum(count * (to - since) / (end - begin) for since, to, begin, end, count in inside)
+    return tokens / busy, math.fsum(to - since for since, to, *_ in inside) / busy
+
+
+def _union(spans: Sequence[tuple[float, float]]) -> float:
+    total, reached = 0.0, -math.inf
+    for begin, end in sorted(spans):
+        total += max(0.0, end - max(begin, reached))
+        reached = max(reached, end)
+    return total
+
+
+def speculation(result: Mapping[str, Any]) -> tuple[dict[str, float | None], dict[str, list[float]]]:
+    """Acceptance as metrics and raw counters; empty where nothing was drafted."""
+    drafts, accepted = result.get("spec_decode_num_drafts"), result.get("spec_decode_accepted_tokens")
+    if not drafts or accepted is None:
+        return {}, {}
+    samples = {"drafts": [float(drafts)], "accepted_tokens": [float(accepted)]}
+    positions = result.get("spec_decode_per_position_acceptance_rates")
+    if positions:
+        samples["acceptance_by_position"] = [float(rate) for rate in positions]
+    return {"acceptance_length": 1 + float(accepted) / float(drafts)}, samples
+
+
+def _summary(name: str, values: Sequence[float]) -> dict[str, float | None]:
+    if not values:
+        return {f"{name}_{kind}_ms": None for kind in ("mean", *(f"p{p}" for p in PERCENTILES))}
+    ordered = sorted(values)
+    found: dict[str, float | None] = {f"{name}_mean_ms": statistics.fmean(ordered)}
+    for share in PERCENTILES:
+        place = (len(ordered) - 1) * share / 100  # linear between neighbours, as numpy's default
+        low = math.floor(place)
+        high = min(low + 1, len(ordered) - 1)
+        found[f"{name}_p{share}_ms"] = ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+    return found
