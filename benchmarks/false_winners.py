@@ -46,7 +46,7 @@ RUNS = 3  # in one start of a confirmation
 REPEATS = 6  # of the other procedures, in one start
 DRIFT_EVERY = 8
 NULL_FACTOR = 10  # as many studies again where a share near 5 % is to be told from 5 %: its standard error is 0.15 %
-PROCEDURES = {  # and the starts that each spends on confirming
+PROCEDURES = {  # and the most starts that each spends on confirming; ours stops where nothing can be shown any more
     "ours, 6 starts": 14,
     "ours, 5 starts": 12,
     "best of one run": 0,
@@ -148,6 +148,8 @@ def null_cell(world: World, rng: np.random.Generator, studies: int) -> dict[str,
         "baseline first, then candidate": _share(then.declared),
         "vllm-optimizer": _share(separated.declared),
         "gain reported by best of one run": _mean(one.gain),
+        "starts spent, ours, 6 starts": 2 + 2 * _share(confirmed.rounds),
+        "starts spent, ours, 5 starts": 2 + 2 * _share(five.rounds),
         "pair_sd": confirmed.pair_sd,
     }
 
@@ -196,6 +198,7 @@ def pair_noise_cell(shape: Shape, rng: np.random.Generator, studies: int, starts
 
 
 def _share(flags: np.ndarray) -> float:
+    """Of the studies; the mean where they are counts."""
     return float(np.mean(flags))
 
 
@@ -261,7 +264,7 @@ def main() -> None:
                 "h200_sweep_shift_of_a_pass_sd": float(shared.std() / math.sqrt(2)),
                 "engine_run_sd_by_concurrency": engine_run_sd(),
             },
-            "starts_spent_on_confirming": PROCEDURES,
+            "most_starts_spent_on_confirming": PROCEDURES,
             "checked_against_the_products_decide": checked,
             "cells": cells,
             "power_at_2_percent_with_pair_noise_0.8_percent": power,

@@ -17,7 +17,7 @@ from benchmarks.start_noise import Array
 from tuner.core.confirm import ALPHA, Terms, decide, schedule
 from tuner.core.decision import Confirmation, Decision, DecisionKind, QualityResult
 from tuner.core.measurement import Fingerprint, Measurement, Origin, Purpose, Start
-from tuner.core.paired import critical_rank, p_value
+from tuner.core.paired import best_lower_bound, critical_rank, p_value
 from tuner.core.study_file import ObjectiveSection
 
 BASELINE, FINALIST, METRIC = "baseline", "finalist", "decode_tokens_per_s_per_user"
@@ -27,11 +27,13 @@ CHECKED = 25  # studies of a cell that also go through `decide`
 
 @dataclass(frozen=True)
 class Confirmed:
-    """By study. gain: Hodges-Lehmann, log.   pair_sd: standard deviation of the log of a paired start ratio."""
+    """By study. gain: Hodges-Lehmann, log.   pair_sd: standard deviation of the log of a paired start ratio.
+    rounds: how many were run before the finalist was lost, or all."""
 
     validated: np.ndarray
     gain: Array
     lower: Array
+    rounds: np.ndarray
     pair_sd: float
 
 
@@ -69,7 +71,19 @@ def confirm_all(levels: Array, order: np.ndarray, *, min_gain: float) -> Confirm
     lower = walsh[:, rank - 1]
     validated = (p_values[(walsh <= 0).sum(axis=1)] < ALPHA) & (lower > math.log1p(min_gain))
     gain = (walsh[:, (count - 1) // 2] + walsh[:, count // 2]) / 2
-    return Confirmed(validated, gain, lower, float(pairs.std()))
+    return Confirmed(validated, gain, lower, _rounds_run(pairs, rank, math.log1p(min_gain)), float(pairs.std()))
+
+
+def _rounds_run(pairs: Array, rank: int, least: float) -> np.ndarray:
+    """After each round: whether the bound can still come above `least`, as `paired.best_lower_bound` has it."""
+    studies, n = pairs.shape
+    ran = np.full(studies, n)
+    for count in range(n - 1, 0, -1):
+        first, second = np.triu_indices(count)
+        if len(first) >= rank:
+            means = np.partition((pairs[:, first] + pairs[:, second]) / 2, rank - 1, axis=1)
+            ran[means[:, rank - 1] <= least] = count
+    return ran
 
 
 def check_against_product(
@@ -96,7 +110,16 @@ def check_against_product(
         assert (decision.kind is DecisionKind.VALIDATED) == bool(found.validated[number])
         assert math.isclose(comparison.gain, math.expm1(found.gain[number]), rel_tol=1e-9, abs_tol=1e-12)
         assert math.isclose(comparison.lower, math.expm1(found.lower[number]), rel_tol=1e-9, abs_tol=1e-12)
+        assert _rounds_before_lost(comparison.ratios, starts, min_gain) == found.rounds[number]
     return studies
+
+
+def _rounds_before_lost(ratios: tuple[float, ...], starts: int, min_gain: float) -> int:
+    """What `slots_left` does with one finalist, round by round."""
+    for count in range(1, starts):
+        if best_lower_bound(ratios[:count], starts, alpha=ALPHA) <= min_gain:
+            return count
+    return starts
 
 
 def decided(confirmed: Confirmation, levels: Array, min_gain: float) -> Decision:

@@ -1,37 +1,34 @@
-"""Confirm finalists against the baseline: which fresh starts to make, and what they prove. Pure; runs nothing.
+"""Confirm finalists against the baseline: what fresh starts prove, and what is decided. Pure; runs nothing.
 
-The unit is the start: an engine's start can draw other kernels, clocks and memory for as long as it lives, so runs
-within a start are averaged and starts are compared, each finalist's with the baseline's of the same round.
-docs/decisions/confirmation.md gives the reasons and what they cost.
+docs/decisions/confirmation.md gives the reasons for every rule here, and docs/guide/proof.md what they cost.
 """
 
 import math
-import random
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tuner.core.comparability import fingerprint_differences
 from tuner.core.decision import Comparison, Confirmation, Decision, DecisionKind, QualityResult
-from tuner.core.measurement import Measurement, Origin, Purpose, Start
+from tuner.core.measurement import Measurement, Origin, Start
 from tuner.core.objective import Verdict, judge
-from tuner.core.paired import Estimate, critical_rank, estimate, holm, smallest_gain
+from tuner.core.paired import Estimate, best_lower_bound, critical_rank, estimate, holm, smallest_gain
+from tuner.core.rounds import Rounds, Slot, open_slots, read_rounds, schedule
 from tuner.core.study_file import ConfirmSection, LimitSection, ObjectiveSection, StudyFile
 
+__all__ = [
+    "ALPHA",
+    "Slot",
+    "Terms",
+    "compare",
+    "decide",
+    "open_slots",
+    "passing",
+    "plan",
+    "qualifier",
+    "schedule",
+    "slots_left",
+]
+
 ALPHA = 0.05  # of one decision, over all its finalists
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slot:
-    """One place of the schedule, to be filled by one fresh start.
-
-    round: from 0; None for the baseline's own starts that come first.   purpose: `noise` or `confirm`.
-    """
-
-    index: int
-    round: int | None
-    candidate_key: str
-    purpose: Purpose
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,120 +83,25 @@ def plan(section: ConfirmSection, *, gpus: int, baseline_key: str, finalists: Se
     )
 
 
-def schedule(confirmation: Confirmation) -> tuple[Slot, ...]:
-    """Every start in its order: the baseline's own first (A/A), then rounds of the baseline and each finalist.
-
-    The order of an even round is drawn, the next round mirrors it (ABBA): a linear drift cancels over the two, and
-    no side is first by habit. Depends on the set of finalists, not on their ranking.
-    """
-    draw = random.Random(f"{confirmation.seed} {confirmation.gpus} {confirmation.baseline_key}")
-    places: list[tuple[int | None, str]] = [(None, confirmation.baseline_key)] * confirmation.noise_starts
-    sides = [confirmation.baseline_key, *sorted(confirmation.finalists)]
-    for number in range(confirmation.starts):
-        if number % 2 == 0:
-            draw.shuffle(sides)
-        else:
-            sides.reverse()
-        places += [(number, key) for key in sides]
-    return tuple(
-        Slot(index=index, round=number, candidate_key=key, purpose=Purpose.NOISE if number is None else Purpose.CONFIRM)
-        for index, (number, key) in enumerate(places)
-    )
-
-
-def open_slots(confirmation: Confirmation, starts: Sequence[Start]) -> tuple[Slot, ...]:
-    """The places that no start fills yet: none was made, or each that was made is excluded for a recorded cause."""
-    filled = _filled(confirmation, starts)
-    return tuple(slot for slot in schedule(confirmation) if slot.index not in filled)
-
-
-def _filled(confirmation: Confirmation, starts: Sequence[Start]) -> dict[int, Start]:
-    """Raises ValueError where two starts fill one place, or one is of another candidate: a bug, never bad luck."""
-    keys = {slot.index: slot.candidate_key for slot in schedule(confirmation)}
-    found: dict[int, Start] = {}
-    for start in starts:
-        if start.slot is None or start.excluded or start.gpus != confirmation.gpus:
-            continue
-        if keys.get(start.slot) != start.candidate_key:
-            raise ValueError(f"start {start.id} is not of the candidate that slot {start.slot} is for")
-        if start.slot in found:
-            raise ValueError(f"slot {start.slot} has two starts that count: {found[start.slot].id} and {start.id}")
-        found[start.slot] = start
-    return found
-
-
-@dataclass(frozen=True, slots=True)
-class _Evidence:
-    """baseline: its starts' measurements in order of time, noise first.   pairs: by finalist, one verdict a round.
-    holes: by candidate, why one of its places has no usable start.   excluded: starts left out, by candidate."""
-
-    baseline: Sequence[Sequence[Measurement]]
-    pairs: Mapping[str, Sequence[Verdict]]
-    holes: Mapping[str, str]
-    excluded: Mapping[str, int]
-    origins: frozenset[Origin]
-
-
-def _evidence(
+def slots_left(
     confirmation: Confirmation, starts: Sequence[Start], measurements: Sequence[Measurement], terms: Terms
-) -> _Evidence:
-    filled = _filled(confirmation, starts)
-    runs: dict[str, list[Measurement]] = {}
-    for measurement in measurements:
-        runs.setdefault(measurement.start_id, []).append(measurement)
-    used: dict[tuple[str, int | None], list[Measurement]] = {}
-    baseline: list[Sequence[Measurement]] = []
-    holes: dict[str, str] = {}
-    firsts: dict[str, Start] = {}
-    for slot in schedule(confirmation):
-        start, key = filled.get(slot.index), slot.candidate_key
-        if start is None:
-            reason = _why_open(slot, starts, confirmation.gpus)
-        else:
-            own = used[key, slot.round] = runs.get(start.id, [])
-            reason = _fault(start, own, firsts, terms, confirmation.baseline_key)
-            if key == confirmation.baseline_key and not reason:
-                baseline.append(own)
-        if reason:
-            place = "noise start" if slot.round is None else f"round {slot.round + 1}"
-            holes.setdefault(key, f"{place}: {reason}")
-    pairs: dict[str, list[Verdict]] = {}
-    for key in confirmation.finalists:
-        if key in holes or confirmation.baseline_key in holes:
-            continue
-        pairs[key] = [
-            judge(used[key, number], used[confirmation.baseline_key, number], terms.objective, terms.limits)
-            for number in range(confirmation.starts)
-        ]
-        for number, verdict in enumerate(pairs[key]):
-            if verdict.value is None:
-                holes.setdefault(key, f"round {number + 1}: {verdict.reasons[0]}")
-    left_out = Counter(
-        s.candidate_key for s in starts if s.gpus == confirmation.gpus and s.slot is not None and s.excluded
-    )
-    origins = frozenset(m.origin for own in used.values() for m in own)
-    return _Evidence(baseline, {k: v for k, v in pairs.items() if k not in holes}, holes, left_out, origins)
+) -> tuple[Slot, ...]:
+    """The open places that can still change the decision, in order: none of a finalist that is lost already, and none
+    at all once every finalist is. Leaving the others out changes no decision, so it costs no power and no level."""
+    rounds = read_rounds(confirmation, starts, measurements, terms.objective, terms.limits)
+    lost = {key for key in confirmation.finalists if _lost(confirmation, rounds.pairs[key], terms)}
+    if len(lost) == len(confirmation.finalists):
+        return ()
+    return tuple(slot for slot in open_slots(confirmation, starts) if slot.candidate_key not in lost)
 
 
-def _why_open(slot: Slot, starts: Sequence[Start], gpus: int) -> str:
-    causes = [start.excluded for start in starts if start.slot == slot.index and start.gpus == gpus and start.excluded]
-    return f"no start is left; the last was excluded: {causes[-1]}" if causes else "it was never started"
-
-
-def _fault(start: Start, runs: Sequence[Measurement], firsts: dict[str, Start], terms: Terms, baseline_key: str) -> str:
-    """Why a start cannot be used: no number, or made under other conditions than the first of its candidate or the
-    first of the baseline."""
-    own = judge(runs, runs, terms.objective)
-    if own.value is None:
-        return own.reasons[0]
-    for first in (firsts.get(start.candidate_key), firsts.get(baseline_key), next(iter(firsts.values()), None)):
-        if first is not None:
-            same = first.candidate_key == start.candidate_key
-            differences = fingerprint_differences(first.fingerprint, start.fingerprint, same_candidate=same)
-            if differences:
-                return f"not comparable: {differences[0]}"
-    firsts.setdefault(start.candidate_key, start)
-    return ""
+def _lost(confirmation: Confirmation, verdicts: Sequence[Verdict], terms: Terms) -> str:
+    """Why a finalist cannot be validated whatever its other rounds bring; empty where it still can."""
+    if any(not verdict.feasible for verdict in verdicts):
+        return "it missed a limit"
+    ratios = [verdict.value for verdict in verdicts if verdict.value is not None]
+    best = best_lower_bound(ratios, confirmation.starts, alpha=ALPHA / len(confirmation.finalists))
+    return "" if best > terms.min_gain else f"its bound could not have come above {best:+.2%}"
 
 
 def compare(pairs: Mapping[str, Sequence[Verdict]], *, family: int, min_gain: float) -> tuple[Comparison, ...]:
@@ -214,14 +116,8 @@ def compare(pairs: Mapping[str, Sequence[Verdict]], *, family: int, min_gain: fl
     adjusted = holm([*(e.p for e in found.values()), *[1.0] * (family - len(found))])
     comparisons = []
     for (key, seen), p in zip(found.items(), adjusted, strict=False):
-        limits: dict[str, float] = {}
-        missing: list[str] = []
-        for verdict in pairs[key]:
-            for name, value in verdict.margins.items():
-                limits[name] = min(limits.get(name, math.inf), value)
-            if verdict.worst_margin == -math.inf:
-                missing += [reason for reason in verdict.reasons if reason not in missing]
-        reasons = (*_doubts(seen, p, min_gain, level), *missing, *_misses(limits))
+        missing = [r for v in pairs[key] if v.worst_margin == -math.inf for r in v.reasons]
+        limits = _worst_margins(pairs[key])
         comparisons.append(
             Comparison(
                 candidate_key=key,
@@ -231,37 +127,18 @@ def compare(pairs: Mapping[str, Sequence[Verdict]], *, family: int, min_gain: fl
                 upper=seen.upper,
                 p=p,
                 limits=limits,
-                reasons=reasons,
+                reasons=(*_doubts(seen, p, min_gain, level), *dict.fromkeys(missing), *_misses(limits)),
             )
         )
     return tuple(comparisons)
-
-
-def _doubts(seen: Estimate, p: float, min_gain: float, level: float) -> list[str]:
-    doubts = []
-    if not p < ALPHA:
-        doubts.append(f"p = {p:.3f} is not below {ALPHA:g}")
-    if not seen.lower > min_gain:
-        doubts.append(
-            f"the gain is above {seen.lower:+.2%} at {1 - level:.1%} confidence, which does not exceed "
-            f"the least gain asked for, {min_gain:.2%}"
-        )
-    return doubts
-
-
-def _misses(limits: Mapping[str, float]) -> list[str]:
-    return [
-        f"{name} misses its limit by {-value:.1%} in the worst start" for name, value in limits.items() if value < 0
-    ]
 
 
 def passing(
     confirmation: Confirmation, starts: Sequence[Start], measurements: Sequence[Measurement], terms: Terms
 ) -> tuple[str, ...]:
     """Finalists that the starts alone would validate, best first: those whose output is worth checking."""
-    evidence = _evidence(confirmation, starts, measurements, terms)
-    compared = compare(evidence.pairs, family=len(confirmation.finalists), min_gain=terms.min_gain)
-    return tuple(c.candidate_key for c in _best_first(compared) if not c.reasons)
+    rounds = read_rounds(confirmation, starts, measurements, terms.objective, terms.limits)
+    return tuple(c.candidate_key for c in _best_first(_compared(confirmation, rounds, terms)) if not c.reasons)
 
 
 def decide(
@@ -280,13 +157,13 @@ def decide(
     Raises:
         ValueError: the starts do not fit the schedule.
     """
-    evidence = _evidence(confirmation, starts, measurements, terms)
+    rounds = read_rounds(confirmation, starts, measurements, terms.objective, terms.limits)
     compared = tuple(
         replace(c, reasons=(*c.reasons, *_quality_reasons(c.candidate_key, quality)))
-        for c in compare(evidence.pairs, family=len(confirmation.finalists), min_gain=terms.min_gain)
+        for c in _compared(confirmation, rounds, terms)
     )
-    kind, winner, sentence = _verdict(confirmation, evidence, compared, terms)
-    levels = [judge(own, evidence.baseline[0], terms.objective).value for own in evidence.baseline]
+    kind, winner, sentence = _conclusion(confirmation, rounds, compared, terms)
+    levels = [judge(own, rounds.baseline[0], terms.objective).value for own in rounds.baseline]
     return Decision(
         kind=kind,
         gpus=confirmation.gpus,
@@ -305,35 +182,70 @@ def decide(
     )
 
 
-def _verdict(
-    confirmation: Confirmation, evidence: _Evidence, compared: Sequence[Comparison], terms: Terms
+def _compared(confirmation: Confirmation, rounds: Rounds, terms: Terms) -> tuple[Comparison, ...]:
+    """Only finalists all of whose places, and all of the baseline's, have a usable start."""
+    whole = {k: v for k, v in rounds.pairs.items() if not rounds.holes.keys() & {k, confirmation.baseline_key}}
+    return compare(whole, family=len(confirmation.finalists), min_gain=terms.min_gain)
+
+
+def _conclusion(
+    confirmation: Confirmation, rounds: Rounds, compared: Sequence[Comparison], terms: Terms
 ) -> tuple[DecisionKind, str | None, str]:
     """Kind, winner, sentence."""
     ranked = _best_first(compared)
     passed = [c for c in ranked if not c.reasons]
-    if evidence.origins - {Origin.MEASURED}:
+    if rounds.origins - {Origin.MEASURED}:
         best = ranked[0].candidate_key if ranked and ranked[0].gain > 0 else confirmation.baseline_key
-        return DecisionKind.NOT_MEASURED, best, f"nothing was measured: the numbers are {_names(evidence.origins)}"
+        return DecisionKind.NOT_MEASURED, best, f"nothing was measured: the numbers are {_names(rounds.origins)}"
     if passed:
-        best_passed = passed[0]
         sentence = (
-            f"validated{f' {terms.qualifier}' if terms.qualifier else ''}: {best_passed.gain:+.2%} over the baseline, "
-            f"more than {best_passed.lower:+.2%} at {1 - ALPHA / len(confirmation.finalists):.1%} confidence, "
-            f"p = {best_passed.p:.4f}, {len(best_passed.ratios)} paired fresh starts"
+            f"validated{f' {terms.qualifier}' if terms.qualifier else ''}: {passed[0].gain:+.2%} over the baseline, "
+            f"more than {passed[0].lower:+.2%} at {1 - ALPHA / len(confirmation.finalists):.1%} confidence, "
+            f"p = {passed[0].p:.4f}, {len(passed[0].ratios)} paired fresh starts"
         )
-        return DecisionKind.VALIDATED, best_passed.candidate_key, sentence + _left_out(evidence)
-    nearest = _nearest(confirmation, evidence, compared, terms)
+        return DecisionKind.VALIDATED, passed[0].candidate_key, sentence + _left_out(rounds)
+    nearest = _nearest(confirmation, rounds, terms)
     if nearest is not None:
         key, missed = nearest
         who = "the baseline" if key == confirmation.baseline_key else f"candidate {key}"
         sentence = f"no confirmed candidate keeps every limit, the baseline included; the nearest is {who}: {missed}"
         return DecisionKind.INFEASIBLE, key, sentence
     why = [f"{c.candidate_key}: {'; '.join(c.reasons)}" for c in ranked]
-    for key, hole in evidence.holes.items():
-        who = "the baseline" if key == confirmation.baseline_key else key
-        why.append(f"{who} has a place in the schedule without a usable start ({hole}), so nothing is shown with it")
+    why += _incomplete(confirmation, rounds, terms)
     sentence = "no validated improvement: " + ". ".join(why)
-    return DecisionKind.NO_VALIDATED_IMPROVEMENT, None, sentence + _left_out(evidence)
+    return DecisionKind.NO_VALIDATED_IMPROVEMENT, None, sentence + _left_out(rounds)
+
+
+def _incomplete(confirmation: Confirmation, rounds: Rounds, terms: Terms) -> list[str]:
+    """Why a side of the schedule shows nothing: stopped because it was lost, or a place without a usable start."""
+    lost = {key: _lost(confirmation, rounds.pairs[key], terms) for key in confirmation.finalists}
+    if all(lost.values()):
+        sides = [key for key in confirmation.finalists if rounds.holes.keys() & {key, confirmation.baseline_key}]
+    else:
+        sides = [key for key in (confirmation.baseline_key, *confirmation.finalists) if key in rounds.holes]
+    sentences = []
+    for key in sides:
+        if lost.get(key):
+            sentences.append(
+                f"{key}: stopped after {len(rounds.pairs[key])} of {confirmation.starts} rounds, since {lost[key]} "
+                f"whatever the others brought"
+            )
+        else:
+            who = "the baseline" if key == confirmation.baseline_key else key
+            sentences.append(f"{who} has a place in the schedule without a usable start ({rounds.holes[key]})")
+    return sentences
+
+
+def _doubts(seen: Estimate, p: float, min_gain: float, level: float) -> list[str]:
+    doubts = []
+    if not p < ALPHA:
+        doubts.append(f"p = {p:.3f} is not below {ALPHA:g}")
+    if not seen.lower > min_gain:
+        doubts.append(
+            f"the gain is above {seen.lower:+.2%} at {1 - level:.1%} confidence, which does not exceed "
+            f"the least gain asked for, {min_gain:.2%}"
+        )
+    return doubts
 
 
 def _best_first(compared: Sequence[Comparison]) -> list[Comparison]:
@@ -351,28 +263,41 @@ def _quality_reasons(key: str, quality: Sequence[QualityResult]) -> list[str]:
     ]
 
 
-def _nearest(
-    confirmation: Confirmation, evidence: _Evidence, compared: Sequence[Comparison], terms: Terms
-) -> tuple[str, str] | None:
-    """The candidate that misses its limits by least, and which; None where one keeps them, or not all are known."""
-    if not terms.limits or len(compared) < len(confirmation.finalists):
+def _worst_margins(verdicts: Sequence[Verdict]) -> dict[str, float]:
+    """By `metric @ workload`, in the worst start."""
+    worst: dict[str, float] = {}
+    for verdict in verdicts:
+        for name, value in verdict.margins.items():
+            worst[name] = min(worst.get(name, math.inf), value)
+    return worst
+
+
+def _misses(limits: Mapping[str, float]) -> list[str]:
+    return [
+        f"{name} misses its limit by {-value:.1%} in the worst start" for name, value in limits.items() if value < 0
+    ]
+
+
+def _nearest(confirmation: Confirmation, rounds: Rounds, terms: Terms) -> tuple[str, str] | None:
+    """The candidate that misses its limits by least, and which; None where one keeps them, or one is not known.
+
+    One start that misses is enough to know, so a finalist that was stopped for it counts.
+    """
+    if not terms.limits:
         return None
-    worst: dict[str, dict[str, float]] = {c.candidate_key: dict(c.limits) for c in compared}
-    own = worst.setdefault(confirmation.baseline_key, {})
-    for runs in evidence.baseline:
-        for name, value in judge(runs, runs, terms.objective, terms.limits).margins.items():
-            own[name] = min(own.get(name, math.inf), value)
-    least = {key: min(margins.values(), default=-math.inf) for key, margins in worst.items()}
+    own = [judge(runs, runs, terms.objective, terms.limits) for runs in rounds.baseline]
+    sides = {confirmation.baseline_key: own, **rounds.pairs}
+    least = {key: min((v.worst_margin for v in verdicts), default=0.0) for key, verdicts in sides.items()}
     if max(least.values()) >= 0:
         return None
-    key = max(sorted(least), key=lambda k: least[k])
-    return key, ", ".join(_misses(worst[key])) or "a limited metric has no value"
+    key = max(sorted(least), key=least.__getitem__)
+    return key, ", ".join(_misses(_worst_margins(sides[key]))) or "a limited metric has no value"
 
 
-def _left_out(evidence: _Evidence) -> str:
-    if not evidence.excluded:
+def _left_out(rounds: Rounds) -> str:
+    if not rounds.excluded:
         return ""
-    counts = ", ".join(f"{count} of {key}" for key, count in sorted(evidence.excluded.items()))
+    counts = ", ".join(f"{count} of {key}" for key, count in sorted(rounds.excluded.items()))
     return f" (starts excluded for a recorded cause: {counts})"
 
 

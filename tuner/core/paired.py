@@ -50,6 +50,19 @@ def _walsh(ratios: Sequence[float]) -> list[float]:
     return sorted((logs[i] + logs[j]) / 2 for i in range(len(logs)) for j in range(i, len(logs)))
 
 
+def best_lower_bound(ratios: Sequence[float], n: int, *, alpha: float) -> float:
+    """The lower bound of n pairs, minus 1, were all those still missing as good as can be; infinite where they decide
+    alone. It never rises as pairs come in, so once it is too low the rest need not be made.
+
+    ratios: of the pairs that are known, at most n.
+    """
+    rank, missing = critical_rank(n, alpha), n - len(ratios)
+    if rank == 0:
+        return -1.0
+    walsh = _walsh(ratios) if ratios else []  # a mean with a missing pair is larger than any of these
+    return math.expm1(walsh[rank - 1]) if len(walsh) >= rank else (math.inf if missing else -1.0)
+
+
 @lru_cache(maxsize=4096)
 def p_value(n: int, negative_ranks: int) -> float:
     """Exact one-sided p of n pairs whose negative ranks sum to that: the chance of so few, were the ratio 1."""

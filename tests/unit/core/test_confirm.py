@@ -20,7 +20,7 @@ from tests.confirmations import (
     measurement,
     start,
 )
-from tuner.core.confirm import Terms, decide, open_slots, passing, plan, qualifier, schedule
+from tuner.core.confirm import Terms, decide, open_slots, passing, plan, qualifier, schedule, slots_left
 from tuner.core.decision import DecisionKind
 from tuner.core.measurement import Origin, Purpose
 from tuner.core.study_file import ConfirmSection, parse
@@ -258,3 +258,35 @@ def test_nothing_started_yet_is_no_decision_but_a_sentence() -> None:
     decision = decide(confirmation(FIRST), [], [], TERMS)
     assert decision.kind is DecisionKind.NO_VALIDATED_IMPROVEMENT
     assert decision.smallest_gain is None
+
+
+def test_a_finalist_that_cannot_win_any_more_gets_no_further_start_and_the_sentence_says_so() -> None:
+    """With five pairs one ratio below the least gain is the end; here it comes in the first round."""
+    whole = from_ratios({FIRST: [0.99, 1.2, 1.2, 1.2, 1.2]})
+    first = {s.index for s in schedule(whole.confirmation) if s.round in (None, 0)}
+    run = Made(whole.confirmation, [s for s in whole.starts if s.slot in first], whole.measurements)
+    assert slots_left(run.confirmation, run.starts, run.measurements, TERMS) == ()
+    assert len(open_slots(run.confirmation, run.starts)) == 8
+    decision = run.decide()
+    assert decision.kind is DecisionKind.NO_VALIDATED_IMPROVEMENT
+    assert "stopped after 1 of 5 rounds, since its bound could not have come above -1.00%" in decision.sentence
+    assert decision.smallest_gain is not None
+
+
+def test_a_finalist_that_missed_a_limit_gets_no_further_start() -> None:
+    whole = made(
+        confirmation(FIRST, SECOND), lambda s: 100.0 if s.candidate_key == BASELINE else 150.0, ttft_ms={FIRST: 120.0}
+    )
+    first = {s.index for s in schedule(whole.confirmation) if s.round in (None, 0)}
+    starts = [s for s in whole.starts if s.slot in first]
+    left = slots_left(whole.confirmation, starts, whole.measurements, LIMITED)
+    assert {slot.candidate_key for slot in left} == {BASELINE, SECOND}
+
+
+def test_infeasible_is_known_after_one_start_of_each_side() -> None:
+    whole = made(confirmation(FIRST, starts=5), lambda _: 100.0, ttft_ms={FIRST: 110.0, BASELINE: 150.0})
+    first = {s.index for s in schedule(whole.confirmation) if s.round in (None, 0)}
+    run = Made(whole.confirmation, [s for s in whole.starts if s.slot in first], whole.measurements)
+    assert slots_left(run.confirmation, run.starts, run.measurements, LIMITED) == ()
+    assert run.decide(LIMITED).kind is DecisionKind.INFEASIBLE
+    assert run.decide(LIMITED).winner_key == FIRST

@@ -19,7 +19,7 @@ from tests.confirmations import (
     good_quality,
     made,
 )
-from tuner.core.confirm import schedule
+from tuner.core.confirm import schedule, slots_left
 from tuner.core.decision import Confirmation, DecisionKind
 from tuner.core.measurement import Measurement
 
@@ -158,3 +158,29 @@ def test_a_failed_quality_check_is_never_validated(ratios: list[float]) -> None:
     found = from_ratios({FIRST: ratios})
     assert found.decide(quality=(good_quality(FIRST), good_quality(FIRST, passed=False))).kind is not VALIDATED
     assert found.decide(quality=()).kind is not VALIDATED
+
+
+@given(
+    ratios=st.lists(st.lists(ratio, min_size=6, max_size=6), min_size=1, max_size=3),
+    ttft_ms=st.sampled_from([50.0, 120.0]),
+)
+@quick
+def test_stopping_what_is_lost_changes_no_decision(ratios: list[list[float]], ttft_ms: float) -> None:
+    """Filled place by place, asking after each one what is still worth a start, as the loop does."""
+    by_key = dict(zip((FIRST, SECOND, THIRD), ratios, strict=False))
+    whole = made(
+        confirmation(*by_key, starts=6),
+        lambda slot: 100.0 * (by_key[slot.candidate_key][slot.round or 0] if slot.candidate_key in by_key else 1.0),
+        ttft_ms={FIRST: ttft_ms},
+    )
+    run = Made(whole.confirmation)
+    while left := slots_left(run.confirmation, run.starts, run.measurements, LIMITED):
+        run.starts.append(next(s for s in whole.starts if s.slot == left[0].index))
+        run.measurements.append(next(m for m in whole.measurements if m.start_id == run.starts[-1].id))
+    assert len(run.starts) <= len(whole.starts)
+    stopped, full = run.decide(LIMITED), whole.decide(LIMITED)
+    assert (stopped.kind, stopped.winner_key) == (full.kind, full.winner_key)
+    if stopped.kind is VALIDATED:
+        assert [c for c in full.comparisons if c.candidate_key == full.winner_key] == [
+            c for c in stopped.comparisons if c.candidate_key == stopped.winner_key
+        ], "what is reported of a winner is the same too"

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import wilcoxon
 
 from tuner.core.paired import (
+    best_lower_bound,
     critical_rank,
     detectable_distance,
     estimate,
@@ -138,3 +139,23 @@ def test_more_noise_needs_more_starts() -> None:
     assert needed[0] is not None
     assert all(a is not None and b is not None and a <= b for a, b in itertools.pairwise(needed))
     assert starts_needed(0.5, 0.02, min_gain=0.0, alpha=0.05) is None
+
+
+@given(st.lists(st.floats(min_value=-0.3, max_value=0.3), min_size=5, max_size=9), st.integers(0, 9))
+def test_the_best_that_missing_pairs_can_bring_is_what_they_bring_when_they_are_huge(
+    values: list[float], known: int
+) -> None:
+    n, ratios = len(values), [math.exp(v) for v in values][:known]
+    filled = [*ratios, *[1e6] * (n - len(ratios))]
+    expected = estimate(filled, alpha=0.05).lower
+    best = best_lower_bound(ratios, n, alpha=0.05)
+    assert best == pytest.approx(expected) or (best == math.inf and expected > 100)
+
+
+@given(st.lists(st.floats(min_value=-0.3, max_value=0.3), min_size=5, max_size=9))
+def test_the_best_that_can_still_be_reached_never_rises_and_ends_at_the_bound(values: list[float]) -> None:
+    ratios = [math.exp(v) for v in values]
+    path = [best_lower_bound(ratios[:known], len(ratios), alpha=0.05) for known in range(len(ratios) + 1)]
+    assert all(later <= earlier for earlier, later in itertools.pairwise(path))
+    assert path[-1] == pytest.approx(estimate(ratios, alpha=0.05).lower)
+    assert best_lower_bound([1.5], 4, alpha=0.05) == -1.0, "four pairs show nothing"
