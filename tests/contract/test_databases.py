@@ -6,6 +6,8 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from alembic.config import Config
 from alembic.operations import Operations
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Engine, MetaData, inspect, text
+from sqlalchemy import Engine, MetaData, event, inspect, text
 
 import db
 from db.engine import VERSION_TABLE, WRITING, _migrate, downgrade, is_current, revision, upgrade
@@ -237,6 +239,55 @@ def test_a_writer_waits_for_another_one(sqlite_url: str, opens: Opens) -> None:
     waiting.join(10)
     assert not waiting.is_alive()
     assert len(studies.find()) == 2
+
+
+@pytest.fixture
+def paused(migrated_url: str, opens: Opens) -> tuple[SqlStudies, threading.Event]:
+    """Studies whose writes stop before their commit until the event is set."""
+    engine = opens(migrated_url)
+    gate = threading.Event()
+    event.listen(engine, "commit", lambda _connection: gate.wait(30))
+    return SqlStudies(engine, FakeClock()), gate
+
+
+def test_nobody_takes_a_study_over_in_the_middle_of_a_write(
+    engine: Engine, paused: tuple[SqlStudies, threading.Event]
+) -> None:
+    """The lease has run out when the check has passed and the commit has not: the claim comes after it."""
+    writer, gate = paused
+    clock = FakeClock()
+    studies = SqlStudies(engine, clock)
+    lease = opened(studies)
+    clock.sleep(60)
+    with ThreadPoolExecutor() as pool:
+        written = pool.submit(writer.add_trial, lease, a_trial(0))
+        time.sleep(0.2)
+        claimed = pool.submit(studies.claim, "other", ttl_s=20, study_id=lease.study_id)
+        time.sleep(0.3)
+        assert not claimed.done()
+        gate.set()
+        written.result()
+        assert claimed.result() is not None
+    assert len(studies.trials(lease.study_id)) == 1
+
+
+def test_an_event_is_not_seen_before_an_earlier_one(engine: Engine, paused: tuple[SqlStudies, threading.Event]) -> None:
+    """Or who asks for the events after it would never see the earlier one, committed later."""
+    writer, gate = paused
+    studies = SqlStudies(engine, FakeClock())
+    study = a_study()
+    studies.create(study)
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(writer.add_event, study.id, "first", {})
+        time.sleep(0.2)
+        second = pool.submit(studies.add_event, study.id, "second", {})
+        time.sleep(0.3)
+        assert not second.done()
+        assert studies.events(study.id) == []
+        gate.set()
+        first.result()
+        second.result()
+    assert [one.kind for one in studies.events(study.id)] == ["first", "second"]
 
 
 _HALF = """

@@ -1,0 +1,153 @@
+"""Metrics from requests' own times: by hand where it can be done by hand, and never from what cannot be."""
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tuner.core.measurement import FailureKind
+from tuner.core.workload import ServingWorkload
+from tuner.engines import traffic
+from tuner.engines.running import hit_share, parse_counters
+
+
+def workload(**changes: Any) -> ServingWorkload:
+    fields = {"input_tokens": 8, "output_tokens": 5, "context_tokens": 8, "concurrency": 2, "requests": 4, **changes}
+    return ServingWorkload(**fields)
+
+
+def result(**changes: Any) -> dict[str, Any]:
+    """Two requests at a time, each 1 s to the first token and 0.1 s for each of four more."""
+    return {
+        "completed": 4,
+        "failed": 0,
+        "errors": ["", "", "", ""],
+        "start_times": [10.0, 10.0, 11.4, 11.4],
+        "ttfts": [1.0] * 4,
+        "itls": [[0.1] * 4] * 4,
+        "output_lens": [5] * 4,
+        **changes,
+    }
+
+
+def requests(**changes: Any) -> traffic.Requests:
+    found = traffic.requests_of(result(**changes), workload())
+    assert isinstance(found, traffic.Requests)
+    return found
+
+
+def test_metrics_of_a_run_that_can_be_done_by_hand() -> None:
+    found = traffic.metrics(requests(), workload(), gpus=2)
+    assert found["tpot_mean_ms"] == pytest.approx(100)
+    assert found["decode_tokens_per_s_per_user"] == pytest.approx(10)
+    assert found["output_tokens_per_s"] == pytest.approx(20 / 2.8)
+    assert found["ttft_p99_ms"] == pytest.approx(1000)
+    assert found["e2e_mean_ms"] == pytest.approx(1400)
+    # The window holds both spans of decoding, 0.4 s each, with 2 requests; the prefill between them is left out.
+    assert found["decode_tokens_per_s"] == pytest.approx(16 / 0.8)
+    assert found["decode_tokens_per_s_per_gpu"] == pytest.approx(10 / 1)
+    assert found["mean_running_requests"] == pytest.approx(2)
+
+
+def test_waiting_requests_show_as_fewer_running_not_as_slower_decoding() -> None:
+    """One at a time at concurrency 2, as with max_num_seqs 1: TPOT stays, TTFT grows, one request runs."""
+    found = traffic.metrics(requests(start_times=[0.0, 0.0, 1.4, 2.8], ttfts=[1.0, 2.4, 2.4, 2.4]), workload(), gpus=1)
+    assert found["decode_tokens_per_s_per_user"] == pytest.approx(10)
+    assert found["mean_running_requests"] == pytest.approx(1)
+
+
+def test_speculation_counts_tokens_not_chunks() -> None:
+    """Two chunks of two tokens are four tokens: the benchmark's ITL would say 0.2 s, TPOT says 0.1 s."""
+    found = traffic.metrics(requests(itls=[[0.2, 0.2]] * 4), workload(), gpus=1)
+    assert found["tpot_mean_ms"] == pytest.approx(100)
+
+
+def test_a_run_too_short_for_a_steady_window_has_no_decode_rate() -> None:
+    found = traffic.metrics(requests(), workload(concurrency=5), gpus=1)
+    assert found["decode_tokens_per_s"] is None
+    assert found["mean_running_requests"] is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "sentence"),
+    [
+        (
+            {"completed": 3, "failed": 1, "errors": ["", "boom", "", ""]},
+            FailureKind.INCOMPLETE,
+            "3 of 4 .* failed: boom",
+        ),
+        ({"completed": 0, "failed": 0}, FailureKind.INCOMPLETE, "0 of 4 requests completed"),
+        ({"output_lens": [5, 5, 0, 5]}, FailureKind.WRONG_OUTPUT, "1 of 4 requests ended well without a token"),
+        ({"output_lens": [5, 5, 2, 5]}, FailureKind.WRONG_OUTPUT, "gave 2 of 5 tokens although it may not end"),
+        ({"itls": [[0.0] * 4] * 4}, FailureKind.WRONG_OUTPUT, "times that cannot be"),
+        ({"itls": [[-0.1] * 4] * 4}, FailureKind.WRONG_OUTPUT, "times that cannot be"),
+        ({"ttfts": [0.0] * 4}, FailureKind.WRONG_OUTPUT, "times that cannot be"),
+    ],
+)
+def test_a_run_that_must_not_be_believed_gives_no_numbers(
+    changes: dict[str, Any], kind: FailureKind, sentence: str
+) -> None:
+    found = traffic.requests_of(result(**changes), workload())
+    assert isinstance(found, traffic.Incomplete)
+    assert found.kind is kind
+    import re
+
+    assert re.search(sentence, found.sentence)
+
+
+def test_rates_below_one_request_a_second_are_numbers() -> None:
+    """vllm#47651: throughput under 1 request/s."""
+    slow = requests(start_times=[0.0, 0.0, 400.0, 400.0], ttfts=[300.0] * 4)
+    assert traffic.metrics(slow, workload(), gpus=1)["requests_per_s"] == pytest.approx(4 / 700.4)
+
+
+def test_acceptance_is_one_plus_accepted_over_drafts() -> None:
+    metrics, samples = traffic.speculation({"spec_decode_num_drafts": 100, "spec_decode_accepted_tokens": 150})
+    assert metrics == {"acceptance_length": 2.5}
+    assert samples == {"drafts": [100.0], "accepted_tokens": [150.0]}
+    assert traffic.speculation({"completed": 1}) == ({}, {})
+
+
+def test_the_seed_is_part_of_the_arguments_and_the_rate_is_a_float() -> None:
+    asked = traffic.arguments(
+        workload(request_rate=0.25), base_url="http://x", model="m", served="s", seed=42, warmups=1
+    )
+    assert asked[asked.index("--seed") + 1] == "42"
+    assert asked[asked.index("--request-rate") + 1] == "0.25"
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0, 50), st.floats(0.01, 5), st.floats(0.01, 5), st.integers(1, 200)),
+        min_size=1,
+        max_size=30,
+    ),
+    st.integers(1, 8),
+)
+def test_metrics_are_finite_and_the_running_requests_never_exceed_what_was_sent(
+    rows: list[tuple[float, float, float, int]], concurrency: int
+) -> None:
+    found = traffic.Requests(
+        tuple(row[0] for row in rows),
+        tuple(row[1] for row in rows),
+        tuple(row[1] + row[2] for row in rows),
+        tuple(row[3] for row in rows),
+    )
+    metrics = traffic.metrics(found, workload(concurrency=concurrency), gpus=1)
+    assert all(value is None or (math.isfinite(value) and value >= 0) for value in metrics.values())
+    running = metrics["mean_running_requests"]
+    assert running is None or running <= len(rows) + 1e-6
+
+
+def test_the_engines_counters_are_summed_over_their_labels() -> None:
+    text = (
+        "# HELP vllm:prefix_cache_queries_total x\n"
+        'vllm:prefix_cache_queries_total{engine="0"} 100.0\nvllm:prefix_cache_queries_total{engine="1"} 60.0\n'
+        'vllm:prefix_cache_hits_total{engine="0"} 40.0\nother 1\nvllm:bad NaNx\n'
+    )
+    after = parse_counters(text)
+    assert after["vllm:prefix_cache_queries_total"] == 160
+    assert hit_share({}, after) == 0.25
+    assert hit_share(after, after) is None
