@@ -8,6 +8,7 @@ Source: Hollander, Wolfe & Chicken, Nonparametric Statistical Methods, 3rd ed. 2
 """
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -78,10 +79,7 @@ def p_value(n: int, negative_ranks: int) -> float:
 @lru_cache(maxsize=256)
 def critical_rank(n: int, alpha: float) -> int:
     """Which Walsh average, counted from the smallest, is the lower bound; 0 where n pairs cannot reach the level."""
-    rank = 0
-    while rank <= n * (n + 1) // 2 and p_value(n, rank) <= alpha:
-        rank += 1
-    return rank
+    return bisect_right(range(n * (n + 1) // 2 + 1), alpha, key=lambda rank: p_value(n, rank))
 
 
 def holm(p_values: Sequence[float]) -> tuple[float, ...]:
@@ -121,11 +119,14 @@ def starts_needed(pair_spread: float, gain: float, *, min_gain: float, alpha: fl
     pair_spread: standard deviation of the log of a paired start ratio.
     """
     room = math.log((1 + gain) / (1 + min_gain))
-    for n in range(2, MOST_STARTS + 1):
+
+    def enough(n: int) -> bool:
         distance = detectable_distance(n, alpha)
-        if distance is not None and pair_spread * distance <= room:
-            return n
-    return None
+        return distance is not None and pair_spread * distance <= room
+
+    if not enough(MOST_STARTS):
+        return None
+    return next(n for n in range(2, MOST_STARTS + 1) if enough(n))
 
 
 @lru_cache(maxsize=256)
@@ -139,7 +140,7 @@ def detectable_distance(n: int, alpha: float) -> float | None:
     if rank == 0:
         return None
     first, second = np.triu_indices(n)
-    draws = min(40_000, 4_000_000 // len(first))
+    draws = min(40_000, 2_000_000 // len(first))
     logs = np.random.default_rng(n).standard_normal((draws, n))
     bounds = np.partition((logs[:, first] + logs[:, second]) / 2, rank - 1, axis=1)[:, rank - 1]
     return float(-np.quantile(bounds, 1 - POWER))
