@@ -290,3 +290,18 @@ def test_infeasible_is_known_after_one_start_of_each_side() -> None:
     assert slots_left(run.confirmation, run.starts, run.measurements, LIMITED) == ()
     assert run.decide(LIMITED).kind is DecisionKind.INFEASIBLE
     assert run.decide(LIMITED).winner_key == FIRST
+
+
+def test_a_winner_below_what_its_starts_reliably_show_is_told_to_be_likely_high() -> None:
+    def noisy(share: float) -> str:
+        """The noise is the same for both sides of a round, so that the pairs are clear whatever the baseline does."""
+        found = made(
+            confirmation(FIRST),
+            lambda s: 100.0 * (1 + share * ((s.round or 0) % 2)) * (1.05 if s.candidate_key == FIRST else 1.0),
+        )
+        decision = found.decide()
+        assert decision.kind is DecisionKind.VALIDATED
+        return decision.sentence
+
+    assert "likely high" not in noisy(0.0)
+    assert "so the estimate is likely high" in noisy(0.05)
