@@ -46,6 +46,16 @@ class UtcDateTime(TypeDecorator[datetime]):
         return value.replace(tzinfo=UTC) if dialect.name == "sqlite" else value.astimezone(UTC)
 
 
+class AnyText(TypeDecorator[str]):
+    """Text out of logs and exceptions: what a database cannot hold as text (NUL, half a character) becomes `?`."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:  # noqa: ARG002 - theirs
+        return value.replace("\0", "?").encode("utf-8", "replace").decode("utf-8") if value is not None else None
+
+
 class Base(MappedAsDataclass, DeclarativeBase, kw_only=True):
     metadata = MetaData(
         naming_convention={
@@ -78,14 +88,14 @@ class StudyRow(Base):
     )
 
     id: Mapped[str] = mapped_column(Id, primary_key=True)
-    name: Mapped[str] = mapped_column(Text)
+    name: Mapped[str] = mapped_column(AnyText)
     file: Mapped[Mapping[str, Any]]
     file_key: Mapped[str] = mapped_column(Id)
     created_at: Mapped[datetime]
     state: Mapped[str] = mapped_column(Word)
     group: Mapped[str | None] = mapped_column(Id)
-    owner: Mapped[str] = mapped_column(Text)
-    reason: Mapped[str] = mapped_column(Text)
+    owner: Mapped[str] = mapped_column(AnyText)
+    reason: Mapped[str] = mapped_column(AnyText)
     cancel_requested: Mapped[bool]
 
 
@@ -97,7 +107,7 @@ class LeaseRow(Base):
 
     study_id: Mapped[str] = mapped_column(ForeignKey("studies.id"), primary_key=True)
     token: Mapped[int]
-    owner: Mapped[str | None] = mapped_column(Text, default=None)
+    owner: Mapped[str | None] = mapped_column(AnyText, default=None)
     expires_at: Mapped[datetime | None] = mapped_column(default=None)
 
 
@@ -110,12 +120,12 @@ class TrialRow(Base):
     study_id: Mapped[str] = mapped_column(ForeignKey("studies.id"), primary_key=True)
     number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     key: Mapped[str] = mapped_column(Id)
-    kind: Mapped[str] = mapped_column(Text)
+    kind: Mapped[str] = mapped_column(AnyText)
     values: Mapped[Mapping[str, Any]]
     gpus: Mapped[int]
     baseline: Mapped[bool]
     attempts: Mapped[int]
-    chosen_by: Mapped[str] = mapped_column(Text)
+    chosen_by: Mapped[str] = mapped_column(AnyText)
     outcome_kind: Mapped[str | None] = mapped_column(Word)
     outcome: Mapped[Mapping[str, Any] | None]
 
@@ -142,9 +152,9 @@ class StartRow(Base):
     held_s: Mapped[float | None]
     ended: Mapped[str | None] = mapped_column(Word)
     command: Mapped[list[str]]
-    log_path: Mapped[str] = mapped_column(Text)
+    log_path: Mapped[str] = mapped_column(AnyText)
     slot: Mapped[int | None]
-    excluded: Mapped[str] = mapped_column(Text)
+    excluded: Mapped[str] = mapped_column(AnyText)
 
 
 class MeasurementRow(Base):
@@ -157,7 +167,7 @@ class MeasurementRow(Base):
     sequence: Mapped[int] = mapped_column(Sequence, primary_key=True, init=False)
     study_id: Mapped[str] = mapped_column(ForeignKey("studies.id"))
     start_id: Mapped[str] = mapped_column(ForeignKey("starts.id"))
-    workload_key: Mapped[str] = mapped_column(Text)
+    workload_key: Mapped[str] = mapped_column(AnyText)
     purpose: Mapped[str] = mapped_column(Word)
     repeat: Mapped[int]
     origin: Mapped[str] = mapped_column(Word)
@@ -182,5 +192,5 @@ class EventRow(Base):
     id: Mapped[int] = mapped_column(Sequence, primary_key=True, init=False)
     study_id: Mapped[str] = mapped_column(ForeignKey("studies.id"))
     at: Mapped[datetime]
-    kind: Mapped[str] = mapped_column(Text)
+    kind: Mapped[str] = mapped_column(AnyText)
     data: Mapped[Mapping[str, Any]]

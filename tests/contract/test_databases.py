@@ -26,6 +26,7 @@ from db.tables import Base
 from tests.contract.conftest import Opens, PostgresServer
 from tests.contract.nouns import a_confirmation, a_measurement, a_start, a_study, a_trial, opened
 from tests.fakes import FakeClock
+from tuner.core.study import StudyState
 
 REVISIONS = [
     script.revision for script in ScriptDirectory(str(Path(db.__file__).parent / "migrations")).walk_revisions()
@@ -358,6 +359,13 @@ def test_rows_are_strict_json(engine: Engine) -> None:
             stored = connection.execute(text(f"SELECT CAST({column} AS TEXT) FROM measurements")).scalar_one()
             assert "NaN" not in stored
             assert stored.startswith("{")
+
+
+def test_a_reason_out_of_a_broken_log_is_kept_as_far_as_it_is_text(engine: Engine) -> None:
+    studies = SqlStudies(engine, FakeClock())
+    lease = opened(studies)
+    studies.set_state(lease, StudyState.FAILED, "exit \0 \ud800 \x1b[31m 最後")
+    assert studies.get(lease.study_id).reason == "exit ? ? \x1b[31m 最後"
 
 
 @pytest.mark.postgres

@@ -17,7 +17,7 @@ from tuner.core.study import IllegalStateError, LeaseLostError, Study, StudyStat
 from tuner.core.trial import Failed, Measured, Rejected
 
 REJECTED = Rejected(reasons=(Reason(rule="fits", sentence="needs 3 GiB more", source="arithmetic"),))
-FAILED = Failed(kind=FailureKind.OUT_OF_MEMORY, sentence="CUDA out of memory", evidence="line\n\x1b[31m\ud800 最後")
+FAILED = Failed(kind=FailureKind.OUT_OF_MEMORY, sentence="CUDA out of memory", evidence="line\n\0\x1b[31m\ud800 最後")
 
 
 @pytest.mark.parametrize("document", [nouns.SMALL, nouns.EVERY_SERVING_SECTION, nouns.EVERY_KERNEL_SECTION])
