@@ -233,7 +233,7 @@ def test_a_writer_waits_for_another_one(sqlite_url: str, opens: Opens) -> None:
     transaction = connection.begin()
     waiting = threading.Thread(target=studies.create, args=(a_study(),))
     waiting.start()
-    waiting.join(0.3)
+    waiting.join(0.15)
     assert waiting.is_alive()
     transaction.rollback()
     connection.close()
@@ -262,9 +262,9 @@ def test_nobody_takes_a_study_over_in_the_middle_of_a_write(
     clock.sleep(60)
     with ThreadPoolExecutor() as pool:
         written = pool.submit(writer.add_trial, lease, a_trial(0))
-        time.sleep(0.2)
+        time.sleep(0.1)
         claimed = pool.submit(studies.claim, "other", ttl_s=20, study_id=lease.study_id)
-        time.sleep(0.3)
+        time.sleep(0.15)
         assert not claimed.done()
         gate.set()
         written.result()
@@ -280,9 +280,9 @@ def test_an_event_is_not_seen_before_an_earlier_one(engine: Engine, paused: tupl
     studies.create(study)
     with ThreadPoolExecutor() as pool:
         first = pool.submit(writer.add_event, study.id, "first", {})
-        time.sleep(0.2)
+        time.sleep(0.1)
         second = pool.submit(studies.add_event, study.id, "second", {})
-        time.sleep(0.3)
+        time.sleep(0.15)
         assert not second.done()
         assert studies.events(study.id) == []
         gate.set()
@@ -317,6 +317,7 @@ def test_a_process_that_is_killed_within_a_write_has_written_nothing(engine: Eng
     assert counts(engine) == {**before, "studies": 2, "leases": 2}
 
 
+@pytest.mark.slow
 def test_processes_that_open_a_new_file_together_all_find_the_tables(tmp_path: Path, opens: Opens) -> None:
     url = f"sqlite:///{tmp_path / 'tuner.db'}"
     code = "import sys; from db.engine import *; e = open_database(sys.argv[1]); upgrade(e); assert is_current(e)"
