@@ -1,5 +1,7 @@
 """What the starts of a confirmation come to, case by case."""
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -305,3 +307,10 @@ def test_a_winner_below_what_its_starts_reliably_show_is_told_to_be_likely_high(
 
     assert "likely high" not in noisy(0.0)
     assert "so the estimate is likely high" in noisy(0.05)
+
+
+def test_planning_a_study_does_not_load_the_statistics() -> None:
+    """scipy.stats takes 1.5 s to import (2 cores, 2026-12-01), and `tuner check` is to answer in under 2 s."""
+    script = "import sys, tuner.core.plan, tuner.core.objective; print('scipy' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "False"
