@@ -1,6 +1,7 @@
 """Make a small Llama with random weights and a byte-level tokenizer; nothing is downloaded.
 
-Run by the engine's interpreter: make_tiny_model.py FOLDER. Seeded: the same weights every time. An existing one is kept.
+Run by the interpreter of the engine: make_tiny_model.py FOLDER. Seeded, so the weights are always the same; one that is
+there is kept.
 """
 
 import json

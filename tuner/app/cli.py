@@ -41,12 +41,11 @@ AllowUnvalidated = Annotated[
 
 def main() -> NoReturn:
     """Exit codes: 0 done, 1 failed, 2 wrong input, 3 nothing measured and confirmed to export, 130 interrupted."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell's background job inherits an ignored SIGINT
+        signal.signal(number, signal.default_int_handler)
     try:
         code = app(standalone_mode=False)
-    except typer.Abort:
-        code = INTERRUPTED
-    except KeyboardInterrupt:
+    except (typer.Abort, KeyboardInterrupt):  # typer turns the second into the first
         err.print("interrupted; every engine was stopped, and the same command resumes the study")
         code = INTERRUPTED
     except Exception as error:  # noqa: BLE001 - the table of exit codes; what is not in it is a bug and goes through

@@ -6,6 +6,7 @@ from tuner.core.export import NothingToExportError
 from tuner.core.study import IllegalStateError, LeaseLostError, UnknownStudyError
 from tuner.core.study_file import StudyFileError
 from tuner.core.vllm_args import RenderError
+from tuner.predict import PredictError
 
 
 class WrongInputError(ValueError):
@@ -25,6 +26,7 @@ def exit_code(error: Exception) -> int | None:
         (
             (
                 StudyFileError,
+                PredictError,
                 SpaceError,
                 AcceptanceError,
                 RenderError,

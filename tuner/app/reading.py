@@ -131,7 +131,7 @@ def print_study(console: Console, studies: Studies, study_id: str, *, trials: bo
     study = studies.get(study_id)
     console.print(f"[bold]{one_line(study.name)}[/]  study {study.id}, {study.state}, {origin_of(study)}")
     if study.reason:
-        console.print(f"reason: {one_line(study.reason, 400)}", highlight=False)
+        console.print(f"reason: {one_line(study.reason, 400)}", highlight=False, soft_wrap=True)
     if trials:
         _print_trials(console, studies, study)
     for view in outlook(studies, study):
@@ -167,7 +167,7 @@ def _print_trials(console: Console, studies: Studies, study: Study) -> None:
 
 
 def _print_contest(console: Console, study: Study, view: Outlook) -> None:
-    console.print(f"\n[bold]{view.gpus} GPUs[/]: {view.trials} trials", highlight=False)
+    console.print(f"\n[bold]{view.gpus} GPUs[/]: {view.trials} trials", highlight=False, soft_wrap=True)
     objective = study.file.objective.metric
     if view.best is not None and view.baseline is not None and view.verdict is not None:
         table = Table("workload", f"baseline {objective}", "best", "ratio", box=None, pad_edge=False)
@@ -182,7 +182,7 @@ def _print_contest(console: Console, study: Study, view: Outlook) -> None:
             )
         console.print(table)
         for name, (mine, theirs) in difference(view.best.candidate, view.baseline.candidate).items():
-            console.print(f"  {name}: {theirs} -> {mine}", markup=False, highlight=False)
+            console.print(f"  {name}: {theirs} -> {mine}", markup=False, highlight=False, soft_wrap=True)
     if view.decision is not None:
         console.print(
             f"decision: [bold]{view.decision.kind}[/] - {one_line(view.decision.sentence, 400)}", highlight=False

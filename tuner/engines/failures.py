@@ -11,23 +11,26 @@ from tuner.core.trial import Failed
 EVIDENCE_LINES = 40
 EVIDENCE_BYTES = 16_384
 
-# The first that is found decides; the sentence is the line that it was found in.
+# The first that is found, in any line that is no warning, decides; that line is the sentence.
 PATTERNS: Sequence[tuple[str, FailureKind]] = (
     (r"torch\.(cuda\.)?OutOfMemoryError|CUDA out of memory|CUDA error: out of memory", FailureKind.OUT_OF_MEMORY),
     (r"No available memory for the cache blocks|larger than the available KV cache memory", FailureKind.OUT_OF_MEMORY),
-    (r"Free memory on device .* is less than desired", FailureKind.OUT_OF_MEMORY),
-    (r"DefaultCPUAllocator: can't allocate memory|MemoryError|Cannot allocate memory", FailureKind.OUT_OF_MEMORY),
+    (
+        r"Free memory on device .* is less than desired|less than desired .* memory utilization",
+        FailureKind.OUT_OF_MEMORY,
+    ),
+    (r"DefaultCPUAllocator: can't allocate memory|^MemoryError|Cannot allocate memory", FailureKind.OUT_OF_MEMORY),
     (r"[Aa]ddress already in use", FailureKind.INFRASTRUCTURE),
     (r"No space left on device", FailureKind.INFRASTRUCTURE),
     (r"CUDA error: (device|uncorrectable|unspecified launch)|NCCL error|NVRM: Xid", FailureKind.INFRASTRUCTURE),
     (r"error: unrecognized arguments|error: argument |invalid choice:", FailureKind.REJECTED_BY_ENGINE),
-    (
-        r"pydantic_core\._pydantic_core\.ValidationError|validation errors? for \w+Config",
-        FailureKind.REJECTED_BY_ENGINE,
-    ),
-    (r"^\S*\s*(ValueError|AssertionError|NotImplementedError|KeyError|TypeError): ", FailureKind.REJECTED_BY_ENGINE),
-    (r"(OSError|RepositoryNotFoundError|HFValidationError|SafetensorError).*", FailureKind.REJECTED_BY_ENGINE),
+    (r"^(pydantic_core\.\S+\.)?ValidationError|\d validation errors? for \w+", FailureKind.REJECTED_BY_ENGINE),
+    (r"^(\w+\.)*(SafetensorError|OSError|RepositoryNotFoundError|HFValidationError)\b", FailureKind.REJECTED_BY_ENGINE),
+    (r"^(ValueError|AssertionError|NotImplementedError|KeyError|TypeError)\b", FailureKind.REJECTED_BY_ENGINE),
 )
+_OF_START_ONLY = (FailureKind.REJECTED_BY_ENGINE,)
+_PREFIX = re.compile(r"^(\(\w+(-\d+)? pid=\d+\)\s*)?((?P<level>[A-Z]+) \d\d-\d\d \d\d:\d\d:\d\d \[[^\]]*\]\s*)?")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def tail(log: Path) -> str:
@@ -49,20 +52,13 @@ def evidence(command: Sequence[str], log: Path, exit_code: int | None) -> str:
 
 def of_start(command: Sequence[str], log: Path, exit_code: int) -> Failed:
     """Why a server ended before it was ready."""
-    text = _whole(log)
-    for pattern, kind in PATTERNS:
-        found = re.search(f"^.*({pattern}).*$", text, re.MULTILINE)
-        if found is not None:
-            return Failed(kind=kind, sentence=_plain(found.group(0)), evidence=evidence(command, log, exit_code))
+    shown = evidence(command, log, exit_code)
+    found = _first(log, without=())
+    if found is not None:
+        return Failed(kind=found[0], sentence=found[1], evidence=f"{found[1]}\n{shown}")
     kind = FailureKind.REJECTED_BY_ENGINE if exit_code == 2 else FailureKind.CRASHED
-    if exit_code == 137:
-        return Failed(
-            kind=kind,
-            sentence="the engine was killed (SIGKILL) before it was ready",
-            evidence=evidence(command, log, exit_code),
-        )
-    sentence = f"the engine ended with code {exit_code} before it was ready"
-    return Failed(kind=kind, sentence=sentence, evidence=evidence(command, log, exit_code))
+    how = "was killed (SIGKILL)" if exit_code == 137 else f"ended with code {exit_code}"
+    return Failed(kind=kind, sentence=f"the engine {how} before it was ready", evidence=shown)
 
 
 def of_traffic(command: Sequence[str], log: Path, exit_code: int | None, sentence: str) -> Failed:
@@ -70,20 +66,23 @@ def of_traffic(command: Sequence[str], log: Path, exit_code: int | None, sentenc
 
     A code of 0 proves nothing: an API server whose engine core was killed ends with it.
     """
-    text = _whole(log)
+    shown = evidence(command, log, exit_code)
+    found = _first(log, without=_OF_START_ONLY)
+    if found is not None:
+        return Failed(kind=found[0], sentence=found[1], evidence=f"{found[1]}\n{shown}")
+    if exit_code is not None or "EngineDeadError" in _whole(log):
+        return Failed(kind=FailureKind.CRASHED, sentence=f"the engine died under traffic: {sentence}", evidence=shown)
+    return Failed(kind=FailureKind.INCOMPLETE, sentence=sentence, evidence=shown)
+
+
+def _first(log: Path, *, without: Sequence[FailureKind]) -> tuple[FailureKind, str] | None:
+    lines = _lines(_whole(log))
     for pattern, kind in PATTERNS:
-        if kind is FailureKind.REJECTED_BY_ENGINE:
-            continue
-        found = re.search(f"^.*({pattern}).*$", text, re.MULTILINE)
-        if found is not None:
-            return Failed(kind=kind, sentence=_plain(found.group(0)), evidence=evidence(command, log, exit_code))
-    if exit_code is not None or "EngineDeadError" in text:
-        return Failed(
-            kind=FailureKind.CRASHED,
-            sentence=f"the engine died under traffic: {sentence}",
-            evidence=evidence(command, log, exit_code),
-        )
-    return Failed(kind=FailureKind.INCOMPLETE, sentence=sentence, evidence=evidence(command, log, exit_code))
+        if kind not in without:
+            for line in lines:
+                if re.search(pattern, line):
+                    return kind, line[:500]
+    return None
 
 
 def _whole(log: Path) -> str:
@@ -97,7 +96,12 @@ def _whole(log: Path) -> str:
         return ""
 
 
-def _plain(line: str) -> str:
-    """Without the process prefix and colours that vLLM puts in front of its lines."""
-    without_colour = re.sub(r"\x1b\[[0-9;]*m", "", line)
-    return re.sub(r"^\((\w+) pid=\d+\)\s*", "", without_colour).strip()[:500]
+def _lines(text: str) -> list[str]:
+    """Without the process, level, time and colours that vLLM puts in front; warnings and remarks left out."""
+    found = []
+    for line in _COLOUR.sub("", text).splitlines():
+        prefix = _PREFIX.match(line)
+        assert prefix is not None
+        if prefix["level"] in (None, "ERROR", "CRITICAL"):
+            found.append(line[prefix.end() :].strip())
+    return found

@@ -62,7 +62,7 @@ def test_a_signal_is_an_exit_code_above_128(guards: list[Guarded], tmp_path: Pat
 
 
 def test_a_stopped_process_is_ended_too(guards: list[Guarded], tmp_path: Path) -> None:
-    guarded = start(guards, tmp_path, "sleep 600", members=2)
+    guarded = start(guards, tmp_path, "sleep 600", members=1)
     for member in guarded.members():
         member.suspend()
     guarded.stop()
