@@ -155,8 +155,10 @@ def decide(
     quality: of the finalists; one without a result of its own is never validated.
 
     Raises:
-        ValueError: the starts do not fit the schedule.
+        ValueError: the starts do not fit the schedule, or nothing was planned to be confirmed.
     """
+    if not confirmation.finalists:
+        raise ValueError("nothing was planned to be confirmed, so there is nothing to decide")
     rounds = read_rounds(confirmation, starts, measurements, terms.objective, terms.limits)
     compared = tuple(
         replace(c, reasons=(*c.reasons, *_quality_reasons(c.candidate_key, quality)))
@@ -211,16 +213,18 @@ def _conclusion(
         sentence = (
             f"validated{f' {terms.qualifier}' if terms.qualifier else ''}: {passed[0].gain:+.2%} over the baseline, "
             f"more than {passed[0].lower:+.2%} at {1 - ALPHA / len(confirmation.finalists):.1%} confidence, "
-            f"p = {passed[0].p:.4f}, {len(passed[0].ratios)} paired fresh starts"
+            f"p = {passed[0].p:.3g}, {len(passed[0].ratios)} paired fresh starts"
         )
         return DecisionKind.VALIDATED, passed[0].candidate_key, sentence + _left_out(rounds)
     nearest = _nearest(confirmation, rounds, terms)
     if nearest is not None:
         key, missed = nearest
-        who = "the baseline" if key == confirmation.baseline_key else f"candidate {key}"
-        sentence = f"no confirmed candidate keeps every limit, the baseline included; the nearest is {who}: {missed}"
+        sentence = (
+            f"no confirmed candidate keeps every limit, the baseline included; the nearest is "
+            f"{_who(key, confirmation)}: {missed}"
+        )
         return DecisionKind.INFEASIBLE, key, sentence
-    why = [f"{c.candidate_key}: {'; '.join(c.reasons)}" for c in ranked]
+    why = [f"candidate {c.candidate_key}: {'; '.join(c.reasons)}" for c in ranked]
     why += _incomplete(confirmation, rounds, terms)
     sentence = "no validated improvement: " + ". ".join(why)
     return DecisionKind.NO_VALIDATED_IMPROVEMENT, None, sentence + _left_out(rounds)
@@ -237,13 +241,17 @@ def _incomplete(confirmation: Confirmation, rounds: Rounds, terms: Terms) -> lis
     for key in sides:
         if lost.get(key):
             sentences.append(
-                f"{key}: stopped after {len(rounds.pairs[key])} of {confirmation.starts} rounds, since {lost[key]} "
-                f"whatever the others brought"
+                f"candidate {key}: stopped after {len(rounds.pairs[key])} of {confirmation.starts} rounds, "
+                f"since {lost[key]} whatever the others brought"
             )
         else:
-            who = "the baseline" if key == confirmation.baseline_key else key
+            who = _who(key, confirmation)
             sentences.append(f"{who} has a place in the schedule without a usable start ({rounds.holes[key]})")
     return sentences
+
+
+def _who(key: str, confirmation: Confirmation) -> str:
+    return "the baseline" if key == confirmation.baseline_key else f"candidate {key}"
 
 
 def _doubts(seen: Estimate, p: float, min_gain: float, level: float) -> list[str]:

@@ -314,3 +314,10 @@ def test_planning_a_study_does_not_load_the_statistics() -> None:
     script = "import sys, tuner.core.plan, tuner.core.objective; print('scipy' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "False"
+
+
+def test_a_confirmation_without_finalists_decides_nothing() -> None:
+    empty = replace(confirmation(FIRST), finalists=())
+    with pytest.raises(ValueError, match="nothing was planned"):
+        decide(empty, [], [], TERMS)
+    assert slots_left(empty, [], [], TERMS) == ()
