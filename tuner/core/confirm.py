@@ -98,10 +98,12 @@ def slots_left(
 def _lost(confirmation: Confirmation, verdicts: Sequence[Verdict], terms: Terms) -> str:
     """Why a finalist cannot be validated whatever its other rounds bring; empty where it still can."""
     if any(not verdict.feasible for verdict in verdicts):
-        return "it missed a limit"
+        return "one of its starts missed a limit"
     ratios = [verdict.value for verdict in verdicts if verdict.value is not None]
     best = best_lower_bound(ratios, confirmation.starts, alpha=ALPHA / len(confirmation.finalists))
-    return "" if best > terms.min_gain else f"its bound could not have come above {best:+.2%}"
+    return (
+        "" if best > terms.min_gain else f"its bound could not have come above {best:+.2%} whatever the others brought"
+    )
 
 
 def compare(pairs: Mapping[str, Sequence[Verdict]], *, family: int, min_gain: float) -> tuple[Comparison, ...]:
@@ -242,7 +244,7 @@ def _incomplete(confirmation: Confirmation, rounds: Rounds, terms: Terms) -> lis
         if lost.get(key):
             sentences.append(
                 f"candidate {key}: stopped after {len(rounds.pairs[key])} of {confirmation.starts} rounds, "
-                f"since {lost[key]} whatever the others brought"
+                f"since {lost[key]}"
             )
         else:
             who = _who(key, confirmation)
