@@ -23,6 +23,7 @@ $(VENV)/.complete: requirements.lock pyproject.toml
 	@touch $@
 
 demo: setup  ## Kimi K3 on 16 GB300, predicted: progress, best candidate per GPU count, decision, exported YAML
+	@mkdir -p runs/demo
 	@$(BIN)/tuner run examples/kimi_k3_gb300.yaml --new --db sqlite:///runs/demo/tuner.db -o runs/demo --allow-unvalidated
 	@echo; echo "runs/demo/kimi-k3-gb300-decode-16gpu.yaml:"; cat runs/demo/kimi-k3-gb300-decode-16gpu.yaml
 
@@ -46,8 +47,9 @@ test-engine: setup engine  ## the tests that start the real vLLM
 	TUNER_REQUIRE_ENGINE=1 $(BIN)/pytest -m vllm
 
 demo-vllm: setup engine  ## a real study on the CPU engine, under 20 minutes on two cores
-	@$(TUNER_ENGINE_PYTHON) scripts/make_tiny_model.py runs/demo-vllm/model
-	@$(BIN)/tuner run examples/tiny_cpu.yaml --new --db sqlite:///runs/demo-vllm/tuner.db -o runs/demo-vllm
+	@mkdir -p runs/demo-vllm
+	@TRANSFORMERS_VERBOSITY=error $(TUNER_ENGINE_PYTHON) scripts/make_tiny_model.py runs/demo-vllm/model
+	@TUNER_RUNS=runs/demo-vllm/starts $(BIN)/tuner run examples/tiny_cpu.yaml --new --db sqlite:///runs/demo-vllm/tuner.db -o runs/demo-vllm
 	@scripts/try_export.sh runs/demo-vllm/tiny-llama-on-a-cpu-1gpu.yaml
 
 lock:  ## renew requirements.lock from pyproject.toml

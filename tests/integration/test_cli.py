@@ -178,7 +178,7 @@ def test_any_name_is_run_listed_and_exported(tmp_path: Path, name: str) -> None:
 
 def test_ctrl_c_leaves_a_study_that_the_same_command_finishes(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/tuner.db"
-    file = written(tmp_path, budget={"trials": 400})
+    file = written(tmp_path, budget={"trials": 100})
     process = subprocess.Popen(
         [sys.executable, "-m", "tuner.app.cli", "run", str(file), "--db", url],
         cwd=tmp_path,
@@ -199,7 +199,7 @@ def test_ctrl_c_leaves_a_study_that_the_same_command_finishes(tmp_path: Path) ->
     assert "resumed study" in done.stderr
     shown = json.loads(tuner("show", json.loads(done.stdout)["study"], "--db", url, "--json", cwd=tmp_path).stdout)
     keys = [trial["key"] for trial in shown["trials"]]
-    assert len(keys) == len(set(keys)) == 402
+    assert len(keys) == len(set(keys)) == 102
     assert all(trial["outcome"] == "measured" for trial in shown["trials"])
 
 

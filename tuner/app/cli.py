@@ -25,8 +25,8 @@ app = typer.Typer(
 db_app = typer.Typer(help="The database.", no_args_is_help=True)
 app.add_typer(db_app, name="db")
 
-out = Console()
-err = Console(stderr=True)
+out = Console(soft_wrap=True, highlight=False)
+err = Console(stderr=True, soft_wrap=True, highlight=False)
 
 FileArgument = Annotated[Path, typer.Argument(help="A study file (YAML).", show_default=False)]
 StudyArgument = Annotated[str, typer.Argument(help="A study's id, or its beginning.", show_default=False)]
@@ -42,16 +42,24 @@ AllowUnvalidated = Annotated[
 def main() -> NoReturn:
     """Exit codes: 0 done, 1 failed, 2 wrong input, 3 nothing measured and confirmed to export, 130 interrupted."""
     for number in (signal.SIGINT, signal.SIGTERM):  # a shell's background job inherits an ignored SIGINT
-        signal.signal(number, signal.default_int_handler)
+        signal.signal(number, _interrupt)
     try:
         code = app(standalone_mode=False)
-    except (typer.Abort, KeyboardInterrupt):  # typer turns the second into the first
+    except Interrupted:
         err.print("interrupted; every engine was stopped, and the same command resumes the study")
         code = INTERRUPTED
     except Exception as error:  # noqa: BLE001 - the table of exit codes; what is not in it is a bug and goes through
         code = _code_of(error)
     sys.stdout.flush()
     sys.exit(code if isinstance(code, int) else DONE)
+
+
+class Interrupted(BaseException):
+    """Ctrl-C or SIGTERM. Not KeyboardInterrupt: typer would end the process on that one without a word."""
+
+
+def _interrupt(_number: int, _frame: object) -> None:
+    raise Interrupted
 
 
 def _code_of(error: Exception) -> int:
@@ -66,7 +74,7 @@ def _code_of(error: Exception) -> int:
     if code is None:
         raise error
     for line in str(error).splitlines() or [type(error).__name__]:
-        err.print(line, markup=False, highlight=False, soft_wrap=True)
+        err.print(line, markup=False)
     return code
 
 
@@ -101,17 +109,16 @@ def check(file: FileArgument, as_json: JsonOption = False) -> None:
             }
         )
         return
-    out.print(f"[bold]{what.points}[/] points, [bold]{what.feasible}[/] feasible", highlight=False)
+    out.print(f"[bold]{what.points}[/] points, [bold]{what.feasible}[/] feasible")
     table = Table("rejected by", "points", "because", box=None, pad_edge=False)
     for name, count in what.rejected.items():
         table.add_row(name, str(count), what.sentences.get(name, ""))
-    out.print(table)
+    out.print(table, soft_wrap=False)
     starts = ", ".join(f"{count} {reason}" for reason, count in what.cost.starts.items())
-    out.print(f"starts: {sum(what.cost.starts.values())} ({starts})", highlight=False)
+    out.print(f"starts: {sum(what.cost.starts.values())} ({starts})")
     out.print(
         f"GPU hours: {what.cost.gpu_hours:.1f} at {what.cost.start_minutes:g} minutes a start (an estimate); "
         f"at least {what.cost.least_gpu_hours:.1f} to reach the confirmation",
-        highlight=False,
     )
 
 
@@ -164,7 +171,7 @@ def list_studies(db: DbOption = None, as_json: JsonOption = False, limit: int = 
                 ", ".join(row["decisions"]) or "-",
                 reading.one_line(study.name),
             )
-        out.print(table)
+        out.print(table, soft_wrap=False)
 
 
 @app.command()

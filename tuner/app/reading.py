@@ -131,16 +131,14 @@ def print_study(console: Console, studies: Studies, study_id: str, *, trials: bo
     study = studies.get(study_id)
     console.print(f"[bold]{one_line(study.name)}[/]  study {study.id}, {study.state}, {origin_of(study)}")
     if study.reason:
-        console.print(f"reason: {one_line(study.reason, 400)}", highlight=False, soft_wrap=True)
+        console.print(f"reason: {one_line(study.reason, 400)}")
     if trials:
         _print_trials(console, studies, study)
     for view in outlook(studies, study):
         _print_contest(console, study, view)
     spent = wall_time(studies, study)
-    if spent["held"]:
-        console.print(
-            f"time held by engines: {spent['held']} s, of which traffic {spent['traffic']} s", highlight=False
-        )
+    if spent["traffic"]:
+        console.print(f"time held by engines: {spent['held']} s, of which traffic {spent['traffic']} s")
 
 
 def _print_trials(console: Console, studies: Studies, study: Study) -> None:
@@ -163,11 +161,11 @@ def _print_trials(console: Console, studies: Studies, study: Study) -> None:
                 )
                 note = ", ".join(f"{name}={a}" for name, (a, _) in changed.items()) or "baseline"
         table.add_row(str(trial.number), str(trial.gpus), trial.chosen_by, " ".join(values), one_line(note, 160))
-    console.print(table)
+    console.print(table, soft_wrap=False)
 
 
 def _print_contest(console: Console, study: Study, view: Outlook) -> None:
-    console.print(f"\n[bold]{view.gpus} GPUs[/]: {view.trials} trials", highlight=False, soft_wrap=True)
+    console.print(f"\n[bold]{view.gpus} GPUs[/]: {view.trials} trials")
     objective = study.file.objective.metric
     if view.best is not None and view.baseline is not None and view.verdict is not None:
         table = Table("workload", f"baseline {objective}", "best", "ratio", box=None, pad_edge=False)
@@ -180,13 +178,11 @@ def _print_contest(console: Console, study: Study, view: Outlook) -> None:
                 f"{metrics.get(objective, float('nan')):.4g}",
                 f"{ratio:.3f}" if ratio is not None else "-",
             )
-        console.print(table)
+        console.print(table, soft_wrap=False)
         for name, (mine, theirs) in difference(view.best.candidate, view.baseline.candidate).items():
-            console.print(f"  {name}: {theirs} -> {mine}", markup=False, highlight=False, soft_wrap=True)
+            console.print(f"  {name}: {theirs} -> {mine}", markup=False)
     if view.decision is not None:
-        console.print(
-            f"decision: [bold]{view.decision.kind}[/] - {one_line(view.decision.sentence, 400)}", highlight=False
-        )
+        console.print(f"decision: [bold]{view.decision.kind}[/] - {one_line(view.decision.sentence, 400)}")
 
 
 def export_to(
@@ -220,7 +216,7 @@ def export_to(
     for file_name, text in files.texts.items():
         path = folder / (output.name if not is_folder and file_name == files.main else file_name)
         path.write_text(text, encoding="utf-8")
-        console.print(f"wrote {path}", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"wrote {path}", markup=False)
         written.append(path)
     return written
 

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from search_spaces.candidate import difference
 from tuner.core.measurement import Measurement, Purpose, Start
 from tuner.core.objective import Verdict, drift_corrected
 from tuner.core.plan import Contest
@@ -76,11 +77,17 @@ class ContestState:
         return verdict
 
     def ranking(self) -> list[tuple[Trial, Verdict]]:
-        """Trials that keep every limit and have a value, best first, the baseline included."""
+        """Trials that keep every limit and have a value, best first, the baseline included.
+
+        Of equals, the one that changes least.
+        """
         judged = [(trial, self.verdict(trial)) for trial in self.trials.values()]
         kept = [(trial, verdict) for trial, verdict in judged if verdict is not None and verdict.value is not None]
         feasible = [(trial, verdict) for trial, verdict in kept if verdict.feasible]
-        return sorted(feasible, key=lambda pair: (-(pair[1].value or 0.0), pair[0].number))
+        return sorted(feasible, key=lambda pair: (-(pair[1].value or 0.0), self._changes(pair[0])))
+
+    def _changes(self, trial: Trial) -> tuple[int, int]:
+        return len(difference(trial.candidate, self.contest.baseline)), trial.number
 
     def nearest(self) -> tuple[Trial, Verdict] | None:
         """The trial that misses its limits by least."""

@@ -211,8 +211,10 @@ def _comment(text: str) -> str:
 
 def _header(subject: Subject, name: str) -> str:
     lines = [f"# {_comment(f'{label}: {text}')}" for label, text in evidence(subject)]
-    lines.append(f"# Measured under: the variables in {name}.env")
-    lines.append(f"# Start: set -a; . ./{name}.env; set +a; vllm serve --config {name}.yaml")
+    several = isinstance(subject.candidate, ServingConfig) and subject.nodes.count(subject.candidate) > 1
+    start = f"one line for each node, in {name}.launch.sh" if several else f"vllm serve --config {name}.yaml"
+    lines.append(f"# Environment: the variables in {name}.env (set -a; . ./{name}.env; set +a)")
+    lines.append(f"# Start: {start}")
     return "\n".join(lines) + "\n"
 
 

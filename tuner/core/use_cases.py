@@ -4,6 +4,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from search_spaces.candidate import difference
 from tuner.core import vllm_args
 from tuner.core.decision import Confirmation, Decision
 from tuner.core.export import NothingToExportError, Subject, chosen
@@ -108,9 +109,14 @@ def _best(file: StudyFile, trials: Sequence[Trial], baseline: Trial | None) -> t
         verdict = judge(trial.outcome.measurements, baseline.outcome.measurements, file.objective, file.limits)
         if verdict.value is None or not verdict.feasible:
             continue
-        if best[1] is None or verdict.value > (best[1].value or 0.0):
+        if best[0] is None or best[1] is None or _order(trial, verdict, baseline) < _order(best[0], best[1], baseline):
             best = (trial, verdict)
     return best
+
+
+def _order(trial: Trial, verdict: Verdict, baseline: Trial) -> tuple[float, int, int]:
+    """Best first; of equals, the one that changes least."""
+    return -(verdict.value or 0.0), len(difference(trial.candidate, baseline.candidate)), trial.number
 
 
 def subject(studies: Studies, study: Study, *, gpus: int | None = None, allow_unvalidated: bool = False) -> Subject:

@@ -74,7 +74,8 @@ def test_the_family_ends_when_the_tuner_is_killed(tmp_path: Path) -> None:
     code = (
         "import os, sys, time; from pathlib import Path; from tuner.engines.process import Guarded;"
         f"here = Path({str(tmp_path)!r}); g = Guarded(['bash', '-c', {FAMILY + 'sleep 600'!r}],"
-        " environment=dict(os.environ), cwd=here, log=here / 'log', grace_s=0.5); print(g.process.pid, flush=True); time.sleep(600)"
+        " environment=dict(os.environ), cwd=here, log=here / 'log', grace_s=0.5);"
+        " print(g.process.pid, flush=True); time.sleep(600)"
     )
     parent = psutil.Popen([sys.executable, "-c", code], stdout=-1, text=True)
     guard_pid = int(parent.stdout.readline())
