@@ -119,11 +119,12 @@ class Confirming:
         return confirmation
 
     def _fill(self, confirmation: Confirmation, trials: Mapping[str, Trial]) -> None:
-        """Make every start that the schedule still lacks; give up at the first place that cannot be filled."""
+        """Make every start that the schedule lacks and that can still change the decision; give up at the first place
+        that cannot be filled."""
         places = len(confirm.schedule(confirmation))
         while True:
-            starts = self._studies.starts(self._study.id)
-            missing = confirm.open_slots(confirmation, starts)
+            starts, measurements = self._evidence()
+            missing = confirm.slots_left(confirmation, starts, measurements, self._terms)
             if not missing:
                 return
             slot = missing[0]

@@ -10,12 +10,13 @@ from dataclasses import dataclass, replace
 from search_spaces.candidate import Candidate, candidate_key
 from search_spaces.serving import ServingConfig
 from search_spaces.space import Space
+from tuner.core.comparability import acceptance_refusal
 from tuner.core.metrics import UnknownMetricError
 from tuner.core.objective import check_metrics
 from tuner.core.ports import Check
 from tuner.core.spaces import space_of
 from tuner.core.study_file import StudyFile, StudyFileError
-from tuner.core.workload import Workload
+from tuner.core.workload import ServingWorkload, Workload
 
 DRIFT_EVERY = 8  # trials of a contest between two measurements of its baseline
 QUALITY_STARTS = 3  # baseline, candidate, baseline again, for a finalist that the statistics have passed
@@ -93,6 +94,7 @@ def plan(file: StudyFile, checks: Sequence[Check] = ()) -> Plan:
         most = ", ".join(f"{name} ({count})" for name, count in rejected.most_common(3))
         raise StudyFileError(f"space: no feasible point is left of {feasible.points}; rejected most by {most}")
     contests = _contests(file, space, kept)
+    _refuse_wrong_acceptance(file, contests)
     return Plan(
         space=space,
         points=feasible.points,
@@ -103,6 +105,15 @@ def plan(file: StudyFile, checks: Sequence[Check] = ()) -> Plan:
         workloads=file.workloads,
         cost=cost(file, contests),
     )
+
+
+def _refuse_wrong_acceptance(file: StudyFile, contests: Sequence[Contest]) -> None:
+    """Raises StudyFileError where the acceptance asked for cannot rank these candidates."""
+    for acceptance in dict.fromkeys(w.acceptance for w in file.workloads if isinstance(w, ServingWorkload)):
+        for contest in contests:
+            reason = acceptance_refusal(acceptance, [contest.baseline, *contest.candidates])
+            if reason:
+                raise StudyFileError(f"workload.acceptance: {reason}")
 
 
 def refuse_hopeless(file: StudyFile, cost: Cost) -> None:

@@ -109,3 +109,11 @@ def test_a_baseline_of_the_users_own_is_used_and_checked() -> None:
     assert {c.baseline.values()["num_speculative_tokens"] for c in found.contests} == {3}
     with pytest.raises(StudyFileError, match=r"baseline: 'nonsense' is not an option"):
         plan(parse(document(baseline={"nonsense": 3})))
+
+
+def test_one_fixed_acceptance_length_cannot_rank_draft_lengths() -> None:
+    workload = {**document()["workload"], "acceptance": {"synthetic": {"length": 6}}}
+    with pytest.raises(StudyFileError, match=r"workload\.acceptance: draft lengths 0, 3, .* cannot rank"):
+        plan(parse(document(workload=workload)))
+    fixed = {"num_speculative_tokens": 7, "draft_sampling": "greedy/standard"}
+    assert plan(parse(document(workload=workload, fix=fixed))).feasible > 0
