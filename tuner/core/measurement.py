@@ -122,6 +122,9 @@ class Measurement:
         bad = [name for name, value in self.metrics.items() if not math.isfinite(value)]
         if bad:
             raise ValueError(f"metric {bad[0]!r} is not finite; say why in `missing` instead")
+        bad = [name for name, values in self.samples.items() if not all(map(math.isfinite, values))]
+        if bad:
+            raise ValueError(f"samples {bad[0]!r} hold a value that is not finite")
 
 
 def finite(metrics: Mapping[str, float | None]) -> tuple[dict[str, float], dict[str, str]]:

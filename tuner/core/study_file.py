@@ -29,7 +29,7 @@ Name = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class HardwareSection(_Section):
