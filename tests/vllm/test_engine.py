@@ -173,7 +173,7 @@ def find(running: Running | Failed, word: str) -> psutil.Process:
     """The member of the engine whose command line or name has that word; the server itself for `serve`."""
     assert isinstance(running, RunningServer)
     members = running.server.guarded.members()
-    return next(p for p in members if word in " ".join([p.name(), *p.cmdline()]))
+    return next(p for p in members if word in " ".join([p.name(), *p.cmdline()]) and p.name() != "bash")
 
 
 @pytest.mark.usefixtures("nothing_left")

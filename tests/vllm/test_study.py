@@ -11,12 +11,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import yaml
-from conftest import ENGINE_ENVIRONMENT
-
-from tuner.engines import guard
+from conftest import ENGINE_ENVIRONMENT, engine_processes
 
 ROOT = Path(__file__).parents[2]
 
@@ -93,17 +90,6 @@ def test_a_configuration_that_is_far_better_is_validated_exported_and_starts(
     assert 0 < shown["wall_time_s"]["traffic"] < shown["wall_time_s"]["held"]
 
 
-def engines() -> list[psutil.Process]:
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if guard.MARK in process.environ() and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
-
-
 def rows(folder: Path, query: str) -> list[tuple[Any, ...]]:
     try:
         with sqlite3.connect(f"file:{folder}/tuner.db?mode=ro", uri=True) as connection:
@@ -130,7 +116,7 @@ def test_a_killed_study_goes_on_measures_nothing_twice_and_leaves_no_engine(
     while len(rows(tmp_path, "SELECT 1 FROM starts WHERE ready_s IS NOT NULL")) < 2 and time.monotonic() < deadline:
         assert first.poll() is None
         time.sleep(0.1)
-    assert engines()
+    assert engine_processes()
     first.send_signal(signal.SIGKILL)
     first.wait()
     done = tuner(tmp_path, "run", asked, "--db", url, "--json")
@@ -148,4 +134,4 @@ def test_a_killed_study_goes_on_measures_nothing_twice_and_leaves_no_engine(
     assert len(measured) == 3
     assert set(measured.values()) == {1}
     assert len(rows(tmp_path, "SELECT id FROM starts WHERE ended = 'lost'")) == 1
-    assert engines() == []
+    assert engine_processes() == []

@@ -1,11 +1,12 @@
-"""Run one command so that nothing of it can outlive us: `python guard.py GRACE_S COMMAND...`.
+"""Run one command so that nothing of it can outlive us: `python guard.py STATUS_FD GRACE_S COMMAND...`.
 
 Runs as a process of its own, standard library only. It is the reaper of everything that the command starts (vLLM's
 engine cores live on for minutes after their server was killed), and stops all of it when its standard input ends: the
-tuner closed it, or was killed. SIGTERM does the same. Exits with the command's code, 128 + n where signal n ended it.
+tuner closed it, or was killed. SIGTERM does the same. Writes the command's exit code to STATUS_FD as soon as it has
+one, 128 + n where signal n ended it, and exits with it once the others are gone.
 
-The command and all its descendants carry TUNER_GUARD in their environment, so that they can be found even where this
-process was killed itself.
+The command and its descendants are in this process's session and carry TUNER_GUARD in their environment, so that they
+can be found even where this process was killed itself; a process that retitles itself overwrites its environment.
 """
 
 import contextlib
@@ -23,7 +24,7 @@ MARK = "TUNER_GUARD"
 SHARED_MEMORY = "/dev/shm/"
 
 
-def main(grace_s: float, command: list[str]) -> int:
+def main(status: int, grace_s: float, command: list[str]) -> int:
     prctl = ctypes.CDLL(None, use_errno=True).prctl
     prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     told, tell = os.pipe()
@@ -34,7 +35,6 @@ def main(grace_s: float, command: list[str]) -> int:
         command,
         stdin=subprocess.DEVNULL,
         env={**os.environ, MARK: str(os.getpid())},
-        start_new_session=True,
         # One thread, so a function between fork and exec is safe; the bond holds as long as this thread lives.
         preexec_fn=lambda: prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0),  # noqa: PLW1509
     )
@@ -44,12 +44,18 @@ def main(grace_s: float, command: list[str]) -> int:
             break
         if told in readable and {signal.SIGTERM, signal.SIGINT} & set(os.read(told, 4096)):
             break
+    if child.poll() is not None:
+        os.write(status, b"%d\n" % _code(child))
     shared = _end_all(grace_s)
-    code = child.wait()
+    child.wait()
     for path in shared:
         with contextlib.suppress(OSError):
             Path(path).unlink()
-    return code if code >= 0 else 128 - code
+    return _code(child)
+
+
+def _code(child: "subprocess.Popen[bytes]") -> int:
+    return child.returncode if child.returncode >= 0 else 128 - child.returncode
 
 
 def _nonblocking(descriptor: int) -> int:
@@ -136,4 +142,4 @@ def _signal(pid: int, number: signal.Signals) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(float(sys.argv[1]), sys.argv[2:]))
+    sys.exit(main(int(sys.argv[1]), float(sys.argv[2]), sys.argv[3:]))

@@ -87,6 +87,9 @@ class Helper:
         process.kill()
         process.wait()
         end(marked(process.pid))
+        assert process.stdin is not None
+        with contextlib.suppress(OSError):
+            process.stdin.close()
         self._answers.put(None)
 
     def _start(self) -> None:

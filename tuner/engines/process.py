@@ -34,22 +34,33 @@ class Guarded:
         self.log = log
         self._grace_s = grace_s
         self._lock = threading.Lock()
+        self._ended: int | None = None
+        self._status, told = os.pipe()
+        os.set_blocking(self._status, False)
         with log.open("ab") as output:
             self._guard = subprocess.Popen(
-                [sys.executable, "-I", "-S", guard.__file__, str(grace_s), *command],
+                [sys.executable, "-I", "-S", guard.__file__, str(told), str(grace_s), *command],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=dict(environment),
                 cwd=cwd,
                 start_new_session=True,
+                pass_fds=(told,),
             )
+        os.close(told)
         self.process = identify(self._guard.pid)
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs; 128 + n where signal n ended it."""
-        return self._guard.poll()
+        """None while the command runs; 128 + n where signal n ended it. Its children may still be on their way out."""
+        if self._ended is None:
+            with contextlib.suppress(BlockingIOError, OSError):
+                told = os.read(self._status, 16)
+                self._ended = int(told) if told else None
+            if self._ended is None:
+                self._ended = self._guard.poll()
+        return self._ended
 
     def members(self) -> list[psutil.Process]:
         """Every living process of it, the guard not counted."""
@@ -74,6 +85,11 @@ class Guarded:
                 self._guard.kill()
                 self._guard.wait()
             end(marked(self._guard.pid))
+            if self._status >= 0:
+                code = self.exit_code
+                os.close(self._status)
+                self._status = -1
+                return self._guard.returncode if code is None else code
             return self._guard.returncode
 
 
@@ -82,11 +98,14 @@ def identify(pid: int) -> Process:
 
 
 def marked(guard_pid: int) -> list[psutil.Process]:
-    """Living processes that were started under that guard, wherever they hang in the tree now."""
+    """Living processes that were started under that guard, wherever they hang in the tree now, without the guard."""
     found = []
     for process in psutil.process_iter():
+        if process.pid == guard_pid:
+            continue
         with contextlib.suppress(psutil.Error, OSError):
-            if process.environ().get(guard.MARK) == str(guard_pid) and process.status() != psutil.STATUS_ZOMBIE:
+            ours = os.getsid(process.pid) == guard_pid or process.environ().get(guard.MARK) == str(guard_pid)
+            if ours and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
     return found
 
