@@ -1,6 +1,7 @@
 """Studies as documents and as tables on a terminal; exports as files on disk."""
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from search_spaces.candidate import difference
 from tuner.app.errors import WrongInputError
 from tuner.core.export import Format, render
 from tuner.core.ports import Studies
+from tuner.core.side_by_side import means, rows
 from tuner.core.study import Study
 from tuner.core.trial import Failed, Measured, Rejected, Trial
 from tuner.core.use_cases import Outlook, origin_of, outlook, resolve, subject
@@ -39,8 +41,10 @@ def summary(studies: Studies, study: Study) -> dict[str, Any]:
 def study_document(studies: Studies, study_id: str, *, trials: bool = False) -> dict[str, Any]:
     """`decision`, `winner` and `baseline` at the top are those of the largest GPU count; `contests` has them all."""
     study = studies.get(study_id)
-    contests = [_contest_document(view) for view in outlook(studies, study)]
+    views = outlook(studies, study)
+    contests = [_contest_document(view) for view in views]
     top = contests[-1] if contests else {"decision": None, "winner": None, "baseline": None}
+    best = {view.gpus: view.best for view in views if view.best is not None}
     document: dict[str, Any] = {
         "study": study.id,
         "name": study.name,
@@ -50,6 +54,7 @@ def study_document(studies: Studies, study_id: str, *, trials: bool = False) -> 
         "winner": top["winner"],
         "baseline": top["baseline"],
         "contests": contests,
+        "side_by_side": [asdict(row) for row in rows(best, study.file.hardware.gpus)],
         "wall_time_s": wall_time(studies, study),
     }
     if study.reason:
@@ -92,18 +97,7 @@ def _named(view: Outlook, key: str | None) -> dict[str, Any] | None:
 def _candidate_document(trial: Trial | None) -> dict[str, Any] | None:
     if trial is None:
         return None
-    return {"trial": trial.number, "key": trial.key, "config": trial.candidate.values(), "metrics": metrics_of(trial)}
-
-
-def metrics_of(trial: Trial) -> dict[str, dict[str, float]]:
-    """Workload to metrics, repeats averaged."""
-    if not isinstance(trial.outcome, Measured):
-        return {}
-    found: dict[str, dict[str, list[float]]] = {}
-    for measurement in trial.outcome.measurements:
-        for name, value in measurement.metrics.items():
-            found.setdefault(measurement.workload_key, {}).setdefault(name, []).append(value)
-    return {key: {n: sum(v) / len(v) for n, v in metrics.items()} for key, metrics in found.items()}
+    return {"trial": trial.number, "key": trial.key, "config": trial.candidate.values(), "metrics": means(trial)}
 
 
 def _trial_document(trial: Trial) -> dict[str, Any]:
@@ -123,7 +117,7 @@ def _trial_document(trial: Trial) -> dict[str, Any]:
         case Failed(kind=kind, sentence=sentence, evidence=evidence):
             document |= {"outcome": "failed", "kind": kind, "reason": sentence, "evidence": evidence}
         case Measured():
-            document |= {"outcome": "measured", "metrics": metrics_of(trial)}
+            document |= {"outcome": "measured", "metrics": means(trial)}
     return document
 
 
@@ -134,11 +128,30 @@ def print_study(console: Console, studies: Studies, study_id: str, *, trials: bo
         console.print(f"reason: {one_line(study.reason, 400)}")
     if trials:
         _print_trials(console, studies, study)
-    for view in outlook(studies, study):
+    views = outlook(studies, study)
+    for view in views:
         _print_contest(console, study, view)
+    _print_side_by_side(console, study, views)
     spent = wall_time(studies, study)
     if spent["traffic"]:
         console.print(f"time held by engines: {spent['held']} s, of which traffic {spent['traffic']} s")
+
+
+def _print_side_by_side(console: Console, study: Study, views: list[Outlook]) -> None:
+    best = {view.gpus: view.best for view in views if view.best is not None}
+    if len(best) < 2:
+        return
+    console.print(
+        f"\nSide by side on {study.file.hardware.gpus} GPUs, {origin_of(study)} (the best of each; not one percentage)"
+    )
+    table = Table("workload", "engine", "tokens/s per user", "tokens/s per GPU", "users", box=None, pad_edge=False)
+    for row in rows(best, study.file.hardware.gpus):
+        table.add_row(
+            row.workload_key,
+            f"{row.replicas} x {row.gpus} GPUs",
+            *("-" if value is None else f"{value:.4g}" for value in (row.per_user, row.per_gpu, row.users)),
+        )
+    console.print(table, soft_wrap=False)
 
 
 def _print_trials(console: Console, studies: Studies, study: Study) -> None:
@@ -146,7 +159,7 @@ def _print_trials(console: Console, studies: Studies, study: Study) -> None:
     table = Table("trial", "GPUs", "chosen by", objective, "what became of it", box=None, pad_edge=False)
     baselines = {t.gpus: t for t in studies.trials(study.id) if t.baseline}
     for trial in studies.trials(study.id):
-        values = [f"{m[objective]:.4g}" for m in metrics_of(trial).values() if objective in m]
+        values = [f"{m[objective]:.4g}" for m in means(trial).values() if objective in m]
         note = ""
         match trial.outcome:
             case None:
@@ -169,8 +182,8 @@ def _print_contest(console: Console, study: Study, view: Outlook) -> None:
     objective = study.file.objective.metric
     if view.best is not None and view.baseline is not None and view.verdict is not None:
         table = Table("workload", f"baseline {objective}", "best", "ratio", box=None, pad_edge=False)
-        baseline = metrics_of(view.baseline)
-        for key, metrics in metrics_of(view.best).items():
+        baseline = means(view.baseline)
+        for key, metrics in means(view.best).items():
             ratio = view.verdict.ratios.get(key)
             table.add_row(
                 key,
