@@ -4,6 +4,7 @@ import json
 import signal
 import sys
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -213,6 +214,31 @@ def export_config(
             format=format,
             gpus=gpus,
         )
+
+
+@app.command()
+def verify(
+    card: Annotated[Path, typer.Argument(help="An evidence card (NAME.card.json).", show_default=False)],
+    as_json: JsonOption = False,
+) -> None:
+    """Recompute every number of an evidence card from the raw samples in it."""
+    from tuner.app.errors import StoppedError, WrongInputError
+    from tuner.core.card import verify as verify_card
+    from tuner.engines.traffic import recomputed
+
+    try:
+        text = card.read_text(encoding="utf-8")
+    except OSError as error:
+        raise WrongInputError(f"{card}: {error.strerror}") from error
+    mismatches = verify_card(text, recomputed)
+    if as_json:
+        emit({"card": str(card), "holds": not mismatches, "mismatches": [asdict(found) for found in mismatches]})
+    for found in mismatches if not as_json else []:
+        err.print(f"{found.where}: the card says {found.stated}, its samples give {found.recomputed}", markup=False)
+    if mismatches:
+        raise StoppedError(f"{card}: {len(mismatches)} numbers do not follow from their samples")
+    if not as_json:
+        out.print(f"{card}: every number follows from its samples", markup=False)
 
 
 @db_app.command("upgrade")

@@ -2,6 +2,7 @@
 
 from search_spaces.space import SpaceError
 from tuner.core.acceptance import AcceptanceError
+from tuner.core.decision import CardError
 from tuner.core.export import NothingToExportError
 from tuner.core.study import IllegalStateError, LeaseLostError, UnknownStudyError
 from tuner.core.study_file import StudyFileError
@@ -29,6 +30,7 @@ def exit_code(error: Exception) -> int | None:
                 PredictError,
                 SpaceError,
                 AcceptanceError,
+                CardError,
                 RenderError,
                 UnknownStudyError,
                 WrongInputError,

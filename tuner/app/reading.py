@@ -10,12 +10,13 @@ from rich.table import Table
 
 from search_spaces.candidate import difference
 from tuner.app.errors import WrongInputError
+from tuner.core.card import to_json, to_markdown
 from tuner.core.export import Format, render
 from tuner.core.ports import Studies
 from tuner.core.side_by_side import means, rows
 from tuner.core.study import Study
 from tuner.core.trial import Failed, Measured, Rejected, Trial
-from tuner.core.use_cases import Outlook, origin_of, outlook, resolve, subject
+from tuner.core.use_cases import Outlook, evidence_card, origin_of, outlook, resolve, subject
 
 __all__ = ["export_to", "one_line", "print_study", "resolve", "study_document", "summary"]
 
@@ -226,7 +227,12 @@ def export_to(
     files = render(what, Format(format), name)
     folder.mkdir(parents=True, exist_ok=True)
     written = []
-    for file_name, text in files.texts.items():
+    texts = dict(files.texts)
+    card = evidence_card(studies, what)
+    if card is not None:
+        stem = name or Path(files.main).stem
+        texts |= {f"{stem}.card.json": to_json(card), f"{stem}.card.md": to_markdown(card)}
+    for file_name, text in texts.items():
         path = folder / (output.name if not is_folder and file_name == files.main else file_name)
         path.write_text(text, encoding="utf-8")
         console.print(f"wrote {path}", markup=False)

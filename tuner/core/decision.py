@@ -5,6 +5,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 
+class CardError(ValueError):
+    """A file that is no evidence card; the message says why."""
+
+
 class DecisionKind(StrEnum):
     VALIDATED = "validated"
     NO_VALIDATED_IMPROVEMENT = "no_validated_improvement"

@@ -77,13 +77,16 @@ def chosen(decision: Decision, *, allow_unvalidated: bool) -> str:
 
 
 def heading(subject: Subject) -> str:
+    return heading_of(subject.decision, subject.origin)
+
+
+def heading_of(decision: Decision, origin: Origin) -> str:
     """One line that cannot be misread."""
-    decision = subject.decision
     if decision.kind is DecisionKind.VALIDATED:
         return "Validated" + (f", {decision.qualifier}" if decision.qualifier else "")
     if decision.kind is DecisionKind.NO_VALIDATED_IMPROVEMENT:
         return "No validated improvement: this is the baseline"
-    return f"NOT VALIDATED ({decision.kind}, {subject.origin}): do not deploy on this evidence alone"
+    return f"NOT VALIDATED ({decision.kind}, {origin}): do not deploy on this evidence alone"
 
 
 def evidence(subject: Subject) -> list[tuple[str, str]]:

@@ -4,13 +4,14 @@ The baseline, the candidate, the baseline again: what differs between the two ba
 one scores the candidate's tokens. Acceptance is real in all three, whatever the workload says.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from search_spaces.serving import ServingConfig
 from tuner.core import quality
 from tuner.core.decision import QualityResult
-from tuner.core.measurement import FailureKind, Purpose
+from tuner.core.measurement import FailureKind, Measurement, Origin, Purpose
 from tuner.core.ports import Generated, Running, Scored
 from tuner.core.starts import Finished, Job, Starts
 from tuner.core.study_file import StudyFile
@@ -71,6 +72,8 @@ def check_output(
         return Failed(kind=FailureKind.INFRASTRUCTURE, sentence=f"a {candidate.candidate.kind} has no output to check")
     asked = probes(file, candidate.candidate)
     told: list[_Told] = []
+    ids: list[str] = []
+    stored: dict[tuple[str, str], quality.Reading] = {}
     for trial in (baseline, candidate, baseline):
         finished = starts.run(
             Job(
@@ -88,21 +91,86 @@ def check_output(
         if isinstance(answer, Failed):
             return answer
         told.append(answer)
+        ids.append(finished.start.id)
     first, middle, second = told
-    results: list[QualityResult] = []
-    for probe in asked:
-        at = probe.at
-        try:
-            results += quality.evaluate(
-                candidate.key,
-                quality.Reading(outputs=middle.outputs[at], own=middle.own[at], by_baseline=second.of_others[1][at]),
-                quality.Reading(outputs=first.outputs[at], own=first.own[at], by_baseline=second.of_others[0][at]),
-                quality.Reading(outputs=second.outputs[at], own=second.own[at], by_baseline=second.own[at]),
-                at=at,
+    for told_by, start_id, by_baseline in (
+        (first, ids[0], second.of_others[0]),
+        (middle, ids[1], second.of_others[1]),
+        (second, ids[2], second.own),
+    ):
+        for probe in asked:
+            at = probe.at
+            reading = quality.Reading(outputs=told_by.outputs[at], own=told_by.own[at], by_baseline=by_baseline[at])
+            starts.record(
+                Measurement(
+                    start_id=start_id,
+                    workload_key=at,
+                    purpose=Purpose.QUALITY,
+                    repeat=0,
+                    origin=Origin.MEASURED,
+                    metrics={},
+                    samples=to_samples(reading),
+                )
             )
+            stored[start_id, at] = from_samples(to_samples(reading))
+    return evaluated(candidate.key, ids, stored)
+
+
+def evaluated(
+    candidate_key: str, start_ids: Sequence[str], stored: Mapping[tuple[str, str], quality.Reading]
+) -> tuple[QualityResult, ...] | Failed:
+    """The checks from what is stored: by start and probe, the starts in the order baseline, candidate, baseline."""
+    results: list[QualityResult] = []
+    first, middle, second = start_ids
+    for at in dict.fromkeys(at for _, at in stored):
+        try:
+            results += quality.evaluate(candidate_key, stored[middle, at], stored[first, at], stored[second, at], at=at)
         except ValueError as error:
             return Failed(kind=FailureKind.WRONG_OUTPUT, sentence=f"the baseline cannot calibrate at {at}: {error}")
     return tuple(results)
+
+
+def to_samples(reading: quality.Reading) -> dict[str, list[float]]:
+    """A reading as flat lists of numbers, one value for each generated token; what is no number becomes NO_NUMBER."""
+    outputs = reading.outputs
+    return {
+        "lengths": [float(len(output.token_ids)) for output in outputs],
+        "blank": [float(not output.text.strip()) for output in outputs],
+        "token_ids": [float(token) for output in outputs for token in output.token_ids],
+        "logprobs": _flat(output.logprobs for output in outputs),
+        "own_logprobs": _flat(score.logprobs for score in reading.own),
+        "own_best": _flat(score.best for score in reading.own),
+        "by_baseline_logprobs": _flat(score.logprobs for score in reading.by_baseline),
+        "by_baseline_best": _flat(score.best for score in reading.by_baseline),
+    }
+
+
+def from_samples(samples: Mapping[str, Sequence[float]]) -> quality.Reading:
+    """The inverse, but for the prompts and the text, of which only whether it was blank is kept."""
+    lengths = [int(length) for length in samples["lengths"]]
+
+    def parts(name: str) -> list[tuple[float, ...]]:
+        values, found, place = samples[name], [], 0
+        for length in lengths:
+            found.append(tuple(values[place : place + length]))
+            place += length
+        return found
+
+    tokens = [tuple(int(token) for token in part) for part in parts("token_ids")]
+    outputs = [
+        Generated(prompt_ids=(), token_ids=ids, logprobs=logprobs, text="" if blank else "text")
+        for ids, logprobs, blank in zip(tokens, parts("logprobs"), samples["blank"], strict=True)
+    ]
+
+    def scores(name: str) -> list[Scored]:
+        pairs = zip(parts(f"{name}_logprobs"), parts(f"{name}_best"), strict=True)
+        return [Scored(logprobs=logprobs, best=best) for logprobs, best in pairs]
+
+    return quality.Reading(outputs=outputs, own=scores("own"), by_baseline=scores("by_baseline"))
+
+
+def _flat(parts: Iterable[Sequence[float]]) -> list[float]:
+    return [value if math.isfinite(value) else -quality.NO_NUMBER for part in parts for value in part]
 
 
 def _talk(

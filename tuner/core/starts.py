@@ -149,6 +149,10 @@ class Starts:
         self.submit(job)
         return self.wait()
 
+    def record(self, measurement: Measurement) -> None:
+        """Write what was made of a start's talk."""
+        self._studies.add_measurement(self.lease, measurement)
+
     def abort(self) -> None:
         """Stop every engine of this study and wait until each is gone; what they yield is not written."""
         if self._in_flight:

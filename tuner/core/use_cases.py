@@ -3,9 +3,10 @@
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from search_spaces.candidate import difference
-from tuner.core import vllm_args
+from tuner.core import card, vllm_args
 from tuner.core.decision import Confirmation, Decision
 from tuner.core.export import NothingToExportError, Subject, chosen
 from tuner.core.measurement import Origin, Start
@@ -151,6 +152,14 @@ def subject(studies: Studies, study: Study, *, gpus: int | None = None, allow_un
         environment={**file.engine.environment, **(start.fingerprint.settings if start is not None else {})},
         other_gpus=tuple(other for other in sorted(decided) if other != gpus),
     )
+
+
+def evidence_card(studies: Studies, what: Subject) -> dict[str, Any] | None:
+    """The card of a decision; None where nothing was measured for it."""
+    confirmation = next((c for c in studies.confirmations(what.study.id) if c.gpus == what.decision.gpus), None)
+    if confirmation is None or what.origin is not Origin.MEASURED:
+        return None
+    return card.make(what, confirmation, studies.starts(what.study.id), studies.measurements(what.study.id))
 
 
 def origin_of(study: Study) -> Origin:

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tuner.core.measurement import FailureKind
-from tuner.core.workload import ServingWorkload
+from tuner.core.measurement import FailureKind, Measurement
+from tuner.core.workload import ServingWorkload, Workload
 
 PERCENTILES = (50, 90, 99)
 TPOT_LEAST_MS = 0.01  # 100,000 tokens/s for one user: no decoder is that fast, so below it the clock or the stream lies
@@ -43,6 +43,26 @@ class Requests:
             "latency_ms": [1000 * value for value in self.latency_s],
             "output_tokens": [float(count) for count in self.output_tokens],
         }
+
+
+def recomputed(measurement: Measurement, workload: Workload, gpus: int) -> dict[str, float] | None:
+    """The metrics of a run from its raw samples alone; None for samples of another kind."""
+    samples = measurement.samples
+    if not isinstance(workload, ServingWorkload) or not set(samples) >= _SAMPLES:
+        return None
+    requests = Requests(
+        tuple(samples["start_s"]),
+        tuple(value / 1000 for value in samples["ttft_ms"]),
+        tuple(value / 1000 for value in samples["latency_ms"]),
+        tuple(int(count) for count in samples["output_tokens"]),
+    )
+    found = metrics(requests, workload, gpus=gpus)
+    if samples.get("drafts"):
+        found["acceptance_length"] = 1 + samples["accepted_tokens"][0] / samples["drafts"][0]
+    return {name: value for name, value in found.items() if value is not None}
+
+
+_SAMPLES = {"start_s", "ttft_ms", "latency_ms", "output_tokens"}
 
 
 def arguments(

@@ -1,0 +1,132 @@
+"""A card stands by itself: what it states follows from its own samples, and what was changed in it is found."""
+
+import contextlib
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.fake_engine import FakeEvaluator
+from tests.unit.core.test_loop import Bench, speed, study_file
+from tuner.core.card import to_json, to_markdown, verify
+from tuner.core.decision import CardError
+from tuner.core.measurement import Measurement
+from tuner.core.use_cases import evidence_card, subject
+from tuner.core.workload import Workload
+
+
+def recompute(run: Measurement, workload: Workload, gpus: int) -> dict[str, float] | None:
+    """The fake engine's metrics from its raw samples."""
+    if "tpot_ms" not in run.samples:
+        return None
+    tpot = run.samples["tpot_ms"][0]
+    return {"decode_tokens_per_s_per_user": 1000 / tpot, "ttft_p99_ms": 10 * tpot}
+
+
+@pytest.fixture(scope="module")
+def card() -> dict[str, Any]:
+    bench = Bench(study_file(limits=[{"metric": "ttft_p99_ms", "at_most": 1000}]), FakeEvaluator(speed, noise=0.002))
+    bench.run()
+    found = evidence_card(bench.studies, subject(bench.studies, bench.studies.get("s1")))
+    assert found is not None
+    loaded = json.loads(to_json(found))
+    assert isinstance(loaded, dict)
+    return loaded
+
+
+def test_a_card_verifies_without_any_database(card: dict[str, Any]) -> None:
+    assert verify(to_json(card), recompute) == []
+
+
+def _raise_gain(card: dict[str, Any]) -> None:
+    card["confirmation"]["decision"]["comparisons"][0]["gain"] += 0.01
+
+
+def _tweak_metric(card: dict[str, Any]) -> None:
+    run = next(m for m in card["measurements"] if m["metrics"])
+    run["metrics"]["decode_tokens_per_s_per_user"] *= 1.001
+
+
+def _tweak_sample(card: dict[str, Any]) -> None:
+    run = next(m for m in card["measurements"] if "tpot_ms" in m["samples"])
+    run["samples"]["tpot_ms"][0] *= 0.999
+
+
+def _drop_start(card: dict[str, Any]) -> None:
+    card["starts"].pop(3)
+
+
+def _exclude_start(card: dict[str, Any]) -> None:
+    card["starts"][-5]["excluded"] = "I did not like it"
+
+
+def _hide_output(card: dict[str, Any]) -> None:
+    card["confirmation"]["quality"][0]["value"] = 0.123
+
+
+def _tweak_logprob(card: dict[str, Any]) -> None:
+    run = [m for m in card["measurements"] if m["purpose"] == "quality"][1]
+    run["samples"]["logprobs"] = [value - 3 for value in run["samples"]["logprobs"]]
+
+
+def _change_status(card: dict[str, Any]) -> None:
+    card["status"] = "Validated, everywhere"
+
+
+def _change_file(card: dict[str, Any]) -> None:
+    card["study"]["file"]["confirm"]["min_gain"] = 0.0
+
+
+def _change_baseline(card: dict[str, Any]) -> None:
+    card["baseline"]["max_num_seqs"] = 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _raise_gain,
+        _tweak_metric,
+        _tweak_sample,
+        _drop_start,
+        _exclude_start,
+        _hide_output,
+        _tweak_logprob,
+        _change_status,
+        _change_file,
+        _change_baseline,
+    ],
+)
+def test_what_was_changed_in_a_card_is_found(card: dict[str, Any], change: Callable[[dict[str, Any]], None]) -> None:
+    forged = json.loads(json.dumps(card))
+    change(forged)
+    with contextlib.suppress(CardError):
+        assert verify(to_json(forged), recompute) != []
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"card": "tuner evidence card 1"}', '{"card": "another"}'])
+def test_what_is_no_card_is_said_to_be_none(text: str) -> None:
+    with pytest.raises(CardError):
+        verify(text, recompute)
+
+
+def test_the_markdown_names_gain_ratios_limits_output_and_what_is_not_proved(card: dict[str, Any]) -> None:
+    text = to_markdown(card)
+    assert text.startswith("# Validated\n")
+    for part in (
+        "paired start ratios",
+        "| ttft",
+        "decode_against_prefill",
+        "**Not proved**",
+        "## Starts",
+        "tuner verify",
+    ):
+        assert part in text
+
+
+def test_a_name_cannot_become_markup(card: dict[str, Any]) -> None:
+    forged = json.loads(json.dumps(card))
+    forged["summary"].append({"label": "Study", "text": "<script>|x|\n# heading"})
+    text = to_markdown(forged)
+    assert "<script>" not in text.replace("\\<script\\>", "")
+    assert "\n# heading" not in text

@@ -1,0 +1,244 @@
+"""The evidence card: a decision with everything that it rests on, raw samples included. Reads and writes JSON.
+
+A card stands by itself: `verify` recomputes every number in it from its own raw samples, with no database and no trust
+in who wrote it.
+"""
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from search_spaces.candidate import candidate_key
+from search_spaces.knob import Scalar
+from search_spaces.serving import ServingConfig
+from tuner.core import confirm, export
+from tuner.core.decision import CardError, Confirmation, Decision, QualityResult
+from tuner.core.measurement import Measurement, Origin, Purpose, Start
+from tuner.core.quality_run import evaluated, from_samples
+from tuner.core.study_file import StudyFile, StudyFileError, parse
+from tuner.core.trial import Failed
+from tuner.core.workload import Workload
+
+FORMAT = "tuner evidence card 1"
+TOLERANCE = 1e-9  # relative; the arithmetic is the same, only the text of a number lies between
+
+# Metrics of one run from its raw samples; None for a run whose samples are not of that kind.
+Recompute = Callable[[Measurement, Workload, int], Mapping[str, float] | None]
+
+_STARTS = TypeAdapter(list[Start])
+_MEASUREMENTS = TypeAdapter(list[Measurement])
+_CONFIRMATION = TypeAdapter(Confirmation)
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """A number in the card that does not follow from its samples. where: path to it."""
+
+    where: str
+    stated: object
+    recomputed: object
+
+
+def make(
+    subject: export.Subject,
+    confirmation: Confirmation,
+    starts: Sequence[Start],
+    measurements: Sequence[Measurement],
+) -> dict[str, Any]:
+    """JSON-ready. starts, measurements: of the study; those of this GPU count's confirmation and quality are kept."""
+    used = [start for start in starts if start.gpus == confirmation.gpus and _is_evidence(start)]
+    ids = {start.id for start in used}
+    runs = [measurement for measurement in measurements if measurement.start_id in ids]
+    return {
+        "card": FORMAT,
+        "status": export.heading(subject),
+        "study": {
+            "id": subject.study.id,
+            "file_key": subject.study.file_key,
+            "file": subject.study.file.model_dump(mode="json"),
+        },
+        "origin": subject.origin,
+        "gpus": confirmation.gpus,
+        "candidate": subject.candidate.values(),
+        "baseline": subject.baseline.values(),
+        "summary": [{"label": label, "text": text} for label, text in export.evidence(subject)],
+        "not_proved": export.not_proved(subject),
+        "reproduce": [
+            "tuner run STUDY_FILE --new   # the file under study.file",
+            f"tuner verify CARD            # or, where the tables are at hand: tuner show {subject.study.id}",
+        ],
+        "environment": dict(subject.environment),
+        "confirmation": _CONFIRMATION.dump_python(confirmation, mode="json"),
+        "starts": _STARTS.dump_python(used, mode="json"),
+        "measurements": _MEASUREMENTS.dump_python(runs, mode="json"),
+    }
+
+
+def to_json(card: Mapping[str, Any]) -> str:
+    return json.dumps(card, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def to_markdown(card: Mapping[str, Any]) -> str:
+    """For people: the summary, the starts and their ratios, and what is not proved."""
+    lines = [f"# {_cell(str(card['status']))}", ""]
+    lines += [f"- **{line['label']}**: {_cell(line['text'])}" for line in card["summary"] if line["label"] != "Status"]
+    confirmation = card["confirmation"]
+    decision = confirmation["decision"] or {}
+    for comparison in decision.get("comparisons", []):
+        ratios = ", ".join(f"{ratio:.4f}" for ratio in comparison["ratios"])
+        lines += [
+            "",
+            f"## {comparison['candidate_key']} against the baseline",
+            "",
+            "| gain | at least | at most | p | paired start ratios |",
+            "|---|---|---|---|---|",
+            f"| {comparison['gain']:+.2%} | {comparison['lower']:+.2%} | {_percent(comparison['upper'])} "
+            f"| {comparison['p']:.4f} | {ratios} |",
+        ]
+        lines += [f"- not validated because {_cell(reason)}" for reason in comparison["reasons"]]
+        if comparison["limits"]:
+            lines += ["", "| limit | margin in the worst start |", "|---|---|"]
+            lines += [f"| {_cell(name)} | {value:+.1%} |" for name, value in comparison["limits"].items()]
+    if confirmation["quality"]:
+        lines += ["", "## Output", "", "| check | at | value | limit | passed |", "|---|---|---|---|---|"]
+        lines += [
+            f"| {result['name']} | {_cell(result['at'])} | {result['value']:.4g} {result['unit']} "
+            f"| {result['limit']:.4g} | {'yes' if result['passed'] else 'NO'} |"
+            for result in confirmation["quality"]
+        ]
+    lines += ["", "## Starts", "", "| start | purpose | candidate | held s | ended |", "|---|---|---|---|---|"]
+    lines += [
+        f"| {start['id']} | {start['purpose']} | {start['candidate_key']} | {start['held_s'] or 0:.1f} "
+        f"| {start['ended']}{_cell(' - left out: ' + start['excluded']) if start['excluded'] else ''} |"
+        for start in card["starts"]
+    ]
+    lines += ["", "## Reproduce", ""] + [f"    {line}" for line in card["reproduce"]]
+    return "\n".join(lines) + "\n"
+
+
+def verify(text: str, recompute: Recompute) -> list[Mismatch]:
+    """Every number of a card that does not follow from the raw samples in it; empty where all do.
+
+    Raises:
+        CardError: not a card of this format.
+    """
+    card = _read(text)
+    try:
+        file = parse(card["study"]["file"])
+        confirmation = _CONFIRMATION.validate_python(card["confirmation"])
+        starts = _STARTS.validate_python(card["starts"])
+        runs = _MEASUREMENTS.validate_python(card["measurements"])
+    except (KeyError, TypeError, ValidationError, ValueError, StudyFileError) as error:
+        raise CardError(f"not a whole evidence card: {error}") from error
+    strays = {run.start_id for run in runs} - {start.id for start in starts}
+    if strays:
+        raise CardError(f"not a whole evidence card: start {min(strays)} was measured and is not listed")
+    found: list[Mismatch] = []
+    _compare("study.file_key", card["study"]["file_key"], file.key, found)
+    found += _metrics(file, starts, runs, recompute)
+    quality = _quality(confirmation, starts, runs)
+    if quality is not None:
+        _compare("confirmation.quality", _plain(confirmation.quality), _plain(quality), found)
+    if confirmation.decision is not None:
+        decision = _decision(file, confirmation, starts, runs)
+        if decision is not None:
+            _compare("confirmation.decision", _plain(confirmation.decision), _plain(decision), found)
+        _compare("status", card["status"], export.heading_of(confirmation.decision, Origin(card["origin"])), found)
+    _compare("baseline", confirmation.baseline_key, _key(card["baseline"]), found)
+    return found
+
+
+def _is_evidence(start: Start) -> bool:
+    return start.slot is not None or start.purpose is Purpose.QUALITY
+
+
+def _read(text: str) -> dict[str, Any]:
+    try:
+        card = json.loads(text)
+    except ValueError as error:
+        raise CardError(f"not JSON: {error}") from error
+    if not isinstance(card, dict) or card.get("card") != FORMAT:
+        raise CardError(f"not an evidence card of the format {FORMAT!r}")
+    return card
+
+
+def _metrics(
+    file: StudyFile, starts: Sequence[Start], runs: Sequence[Measurement], recompute: Recompute
+) -> list[Mismatch]:
+    workloads = {workload.key: workload for workload in file.workloads}
+    gpus = {start.id: start.gpus for start in starts}
+    found: list[Mismatch] = []
+    for run in runs:
+        workload = workloads.get(run.workload_key)
+        fresh = recompute(run, workload, gpus[run.start_id]) if workload is not None else None
+        for name, value in (fresh or {}).items():
+            where = f"measurements.{run.start_id}.{run.workload_key}.{run.repeat}.{name}"
+            _compare(where, run.metrics.get(name), value, found)
+    return found
+
+
+def _quality(
+    confirmation: Confirmation, starts: Sequence[Start], runs: Sequence[Measurement]
+) -> tuple[QualityResult, ...] | None:
+    """None where no output was stored."""
+    stored = {
+        (run.start_id, run.workload_key): from_samples(run.samples) for run in runs if run.purpose is Purpose.QUALITY
+    }
+    asked = [start for start in starts if start.purpose is Purpose.QUALITY and any(s == start.id for s, _ in stored)]
+    results: list[QualityResult] = []
+    for place in range(0, len(asked) - 2, 3):
+        three = asked[place : place + 3]
+        ids = [start.id for start in three]
+        made = evaluated(three[1].candidate_key, ids, {key: value for key, value in stored.items() if key[0] in ids})
+        results += () if isinstance(made, Failed) else made
+    return tuple(results) if asked and confirmation.quality else None
+
+
+def _decision(
+    file: StudyFile, confirmation: Confirmation, starts: Sequence[Start], runs: Sequence[Measurement]
+) -> Decision | None:
+    """None where nothing was confirmed, so that there is nothing to recompute."""
+    if not confirmation.finalists:
+        return None
+    return confirm.decide(confirmation, starts, runs, confirm.Terms.of(file), quality=confirmation.quality)
+
+
+def _key(values: Mapping[str, Scalar]) -> str:
+    return candidate_key(ServingConfig.from_values(values))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    return asdict(value) if hasattr(value, "__dataclass_fields__") else value
+
+
+def _compare(where: str, stated: Any, recomputed: Any, found: list[Mismatch]) -> None:
+    """Numbers to within the tolerance, everything else exactly; mappings and lists item by item."""
+    if isinstance(stated, Mapping) and isinstance(recomputed, Mapping):
+        for name in dict.fromkeys([*stated, *recomputed]):
+            _compare(f"{where}.{name}", stated.get(name), recomputed.get(name), found)
+    elif isinstance(stated, list | tuple) and isinstance(recomputed, list | tuple) and len(stated) == len(recomputed):
+        for place, (one, other) in enumerate(zip(stated, recomputed, strict=True)):
+            _compare(f"{where}.{place}", one, other, found)
+    elif isinstance(stated, float | int) and isinstance(recomputed, float | int):
+        if not math.isclose(stated, recomputed, rel_tol=TOLERANCE, abs_tol=1e-12):
+            found.append(Mismatch(where, stated, recomputed))
+    elif stated != recomputed:
+        found.append(Mismatch(where, stated, recomputed))
+
+
+def _cell(text: str) -> str:
+    """Text that cannot leave its line, its table cell or become markup."""
+    plain = "".join(character if character.isprintable() else " " for character in text)
+    for character in "\\`*_[]<>|":
+        plain = plain.replace(character, f"\\{character}")
+    return plain
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None or not math.isfinite(value) else f"{value:+.2%}"
