@@ -44,6 +44,8 @@ class Helper:
         self._process: subprocess.Popen[str] | None = None
         self._answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._asking = threading.Lock()
+        self._has_answered = False
+        self._started_s = 0.0
 
     @property
     def log(self) -> Path:
@@ -109,13 +111,15 @@ class Helper:
             )
         assert process.stdout is not None
         self._process = process
+        self._has_answered = False
         answers = self._answers
         threading.Thread(target=_read, args=(process.stdout, answers), daemon=True).start()
         self._started_s = time.monotonic()
 
     def _next(self, timeout_s: float) -> str:
         """The first answer may take as long as the imports do."""
-        patience = max(0.0, self._first_answer_s - (time.monotonic() - self._started_s)) + timeout_s
+        importing_s = 0.0 if self._has_answered else self._first_answer_s - (time.monotonic() - self._started_s)
+        patience = max(0.0, importing_s) + timeout_s
         try:
             line = self._answers.get(timeout=patience)
         except queue.Empty:
@@ -123,6 +127,7 @@ class Helper:
             raise HelperError(f"{self._module} did not answer within {patience:.0f} s; see {self.log}") from None
         if line is None:
             raise HelperError(f"{self._module} died or was stopped; see {self.log}")
+        self._has_answered = True
         return line
 
 
