@@ -79,9 +79,10 @@ def _first(log: Path, *, without: Sequence[FailureKind]) -> tuple[FailureKind, s
     lines = _lines(_whole(log))
     for pattern, kind in PATTERNS:
         if kind not in without:
-            for line in lines:
+            for place, line in enumerate(lines):
                 if re.search(pattern, line):
-                    return kind, line[:500]
+                    further = lines[place + 1 : place + 3] if "validation error" in line else []  # pydantic's reason
+                    return kind, " ".join([line, *further])[:500]
     return None
 
 
