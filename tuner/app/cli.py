@@ -217,6 +217,26 @@ def export_config(
 
 
 @app.command()
+def revalidate(
+    study: StudyArgument,
+    db: DbOption = None,
+    if_stale: Annotated[bool, typer.Option("--if-stale", help="Only where the environment has changed.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure a study's validated winners and their baselines again, and nothing else."""
+    from tuner.app import reading
+    from tuner.app.running import revalidate_study
+    from tuner.app.wiring import connected
+
+    with connected(db) as studies:
+        study_id = revalidate_study(studies, reading.resolve(studies, study), if_stale=if_stale, console=err)
+        if as_json:
+            emit(reading.study_document(studies, study_id))
+        else:
+            reading.print_study(out, studies, study_id)
+
+
+@app.command()
 def verify(
     card: Annotated[Path, typer.Argument(help="An evidence card (NAME.card.json).", show_default=False)],
     as_json: JsonOption = False,

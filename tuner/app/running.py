@@ -15,7 +15,7 @@ from tuner.core.ports import Studies
 from tuner.core.starts import LEASE_S, StudyCancelledError
 from tuner.core.study import Lease, LeaseLostError, Study, StudyState
 from tuner.core.study_file import StudyFile
-from tuner.core.use_cases import open_studies
+from tuner.core.use_cases import open_studies, revalidate, staleness
 
 
 def run_file(file: StudyFile, studies: Studies, *, new: bool, console: Console) -> list[str]:
@@ -33,6 +33,24 @@ def run_file(file: StudyFile, studies: Studies, *, new: bool, console: Console) 
     for study in opened:
         run_study(study, studies, what, console)
     return [study.id for study in opened]
+
+
+def revalidate_study(studies: Studies, study_id: str, *, if_stale: bool, console: Console) -> str:
+    """The id of the study that measured the winners again; of the old one where nothing has changed and `if_stale`."""
+    study = studies.get(study_id)
+    evaluator = wiring.evaluator_of(study.file)
+    try:
+        changed = staleness(studies, study, evaluator.fingerprint)
+    finally:
+        evaluator.close()
+    for gpus, reasons in changed.items():
+        state = f"stale: {'; '.join(reasons)}" if reasons else "nothing has changed since it was validated"
+        console.print(f"{gpus} GPUs: {state}", markup=False)
+    if if_stale and not any(changed.values()):
+        return study_id
+    again = revalidate(studies, study, SystemClock())
+    run_study(again, studies, plan(again.file, wiring.checks_of(again.file)), console)
+    return again.id
 
 
 def run_study(study: Study, studies: Studies, what: Plan, console: Console) -> None:

@@ -5,7 +5,7 @@ publications' numbers, two machines, two drivers are never joined into one perce
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from search_spaces.candidate import Candidate, candidate_key
 from search_spaces.serving import ServingConfig
@@ -98,6 +98,15 @@ def fingerprint_differences(a: Fingerprint, b: Fingerprint, *, same_candidate: b
     found += _mapping_differences("version of", a.versions, b.versions, ignored=frozenset())
     ignored = frozenset() if same_candidate else CANDIDATE_SETTINGS
     return found + _mapping_differences("setting", a.settings, b.settings, ignored=ignored)
+
+
+def stale_reasons(then: Fingerprint, now: Fingerprint) -> list[str]:
+    """What has changed since a result was validated: engine, GPU, driver, or a version, the model's among them.
+
+    Another host of the same kind makes no result stale, nor do the settings, which an export carries with it.
+    """
+    today = replace(now, host=then.host, settings={})
+    return fingerprint_differences(replace(then, settings={}), today, same_candidate=False)
 
 
 def _mapping_differences(

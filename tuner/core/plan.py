@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from search_spaces.candidate import Candidate, candidate_key
 from search_spaces.serving import ServingConfig
-from search_spaces.space import Space
+from search_spaces.space import Feasible, Space
 from tuner.core.comparability import acceptance_refusal
 from tuner.core.metrics import UnknownMetricError
 from tuner.core.objective import check_metrics
@@ -79,7 +79,7 @@ def plan(file: StudyFile, checks: Sequence[Check] = ()) -> Plan:
     except UnknownMetricError as error:
         raise StudyFileError(f"objective, limits: {error}") from error
     space = space_of(file)
-    feasible = space.feasible()
+    feasible = _given(file, space) if file.candidates else space.feasible()
     rejected = Counter(feasible.rejected)
     sentences = {rule.name: rule.sentence for rule in space.rules}
     kept: list[Candidate] = []
@@ -105,6 +105,22 @@ def plan(file: StudyFile, checks: Sequence[Check] = ()) -> Plan:
         workloads=file.workloads,
         cost=cost(file, contests),
     )
+
+
+def _given(file: StudyFile, space: Space) -> Feasible:
+    """The configurations that the file names, in place of the space's points; its rules still hold."""
+    candidates: list[Candidate] = []
+    rejected: Counter[str] = Counter()
+    for place, values in enumerate(file.candidates):
+        try:
+            candidate = ServingConfig.from_values(values)
+        except (ValueError, TypeError) as error:
+            raise StudyFileError(f"candidates.{place}: {error}") from error
+        reasons = [reason.rule for reason in space.reasons(candidate)]
+        rejected.update(reasons)
+        if not reasons:
+            candidates.append(candidate)
+    return Feasible(len(file.candidates), tuple(candidates), dict(rejected))
 
 
 def _refuse_wrong_acceptance(file: StudyFile, contests: Sequence[Contest]) -> None:

@@ -11,11 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from search_spaces.candidate import Candidate, candidate_key
+from search_spaces.serving import ServingConfig
+from tuner.core.acceptance import mismatch
 from tuner.core.measurement import FailureKind, Fingerprint, Measurement, Process, Purpose, Start
 from tuner.core.ports import Clock, Evaluator, Running, StartRequest, Studies
 from tuner.core.study import Lease, Study
 from tuner.core.trial import Failed
-from tuner.core.workload import Workload
+from tuner.core.workload import ServingWorkload, Workload
 
 LEASE_S = 20.0  # a worker that is silent for so long has lost its study
 
@@ -201,6 +203,9 @@ class Starts:
             measurement = running.measure(workload, purpose=job.purpose, repeat=repeat)
             if isinstance(measurement, Failed):
                 return measurement, None
+            wrong = _wrong_acceptance(job, workload, measurement)
+            if wrong:
+                return Failed(kind=FailureKind.WRONG_OUTPUT, sentence=wrong), None
             self._inbox.put(measurement)
         talked = job.talk(running) if job.talk is not None else None
         return (talked, None) if isinstance(talked, Failed) else (None, talked)
@@ -243,3 +248,14 @@ class Starts:
             failed=message.failed,
             talked=message.talked,
         )
+
+
+def _wrong_acceptance(job: Job, workload: Workload, measurement: Measurement) -> str:
+    """Synthetic acceptance is checked against what the engine reports; real acceptance is whatever it is."""
+    config = job.candidate
+    if job.real_acceptance or not isinstance(workload, ServingWorkload) or not isinstance(config, ServingConfig):
+        return ""
+    if not workload.acceptance.synthetic:
+        return ""
+    asked = workload.acceptance.length(config.num_speculative_tokens)
+    return mismatch(asked, measurement.metrics.get("acceptance_length"))

@@ -214,7 +214,7 @@ class EngineSection(_Section):
 
 
 class StudyFile(_Section):
-    """One study, or with `problems` a group of kernel studies."""
+    """One study, or with `problems` a group of kernel studies. candidates: try these configurations, not the space."""
 
     name: Name
     model: Name
@@ -232,6 +232,7 @@ class StudyFile(_Section):
     knobs: Mapping[str, Annotated[tuple[Scalar, ...], Field(min_length=1)]] = Field(default_factory=dict)
     rules: tuple[str, ...] = ()
     baseline: Mapping[str, Scalar] = Field(default_factory=dict)
+    candidates: tuple[Mapping[str, Scalar], ...] = ()
     budget: BudgetSection = BudgetSection()
     confirm: ConfirmSection = ConfirmSection()
     quality: QualitySection = QualitySection()

@@ -1,15 +1,16 @@
 """What a user can do with studies, whatever the door: open, cancel, look at, export. Knows no HTTP and no terminal."""
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from search_spaces.candidate import difference
 from tuner.core import card, vllm_args
-from tuner.core.decision import Confirmation, Decision
+from tuner.core.comparability import stale_reasons
+from tuner.core.decision import Confirmation, Decision, DecisionKind
 from tuner.core.export import NothingToExportError, Subject, chosen
-from tuner.core.measurement import Origin, Start
+from tuner.core.measurement import Fingerprint, Origin, Start
 from tuner.core.objective import Verdict, judge
 from tuner.core.ports import Clock, Studies
 from tuner.core.study import Study, UnknownStudyError
@@ -152,6 +153,43 @@ def subject(studies: Studies, study: Study, *, gpus: int | None = None, allow_un
         environment={**file.engine.environment, **(start.fingerprint.settings if start is not None else {})},
         other_gpus=tuple(other for other in sorted(decided) if other != gpus),
     )
+
+
+def staleness(studies: Studies, study: Study, now: Callable[[int], Fingerprint]) -> dict[int, list[str]]:
+    """GPU count to what has changed since its winner was validated; empty lists where nothing has.
+
+    now: the fingerprint that a start on so many GPUs would have today.
+    """
+    found = {}
+    for gpus, decision in _validated(studies, study).items():
+        start = _start_of(studies, study, decision.winner_key or "")
+        if start is not None:
+            found[gpus] = stale_reasons(start.fingerprint, now(gpus))
+    return found
+
+
+def revalidate(studies: Studies, study: Study, clock: Clock) -> Study:
+    """Open a study that measures the winners and their baselines again, and nothing else.
+
+    Raises:
+        NothingToExportError: the study has validated nothing.
+    """
+    winners = [decision.winner_key for decision in _validated(studies, study).values()]
+    if not winners:
+        raise NothingToExportError(f"study {study.id} has validated nothing that could be measured again")
+    candidates = {trial.key: trial.candidate for trial in studies.trials(study.id)}
+    file = study.file.model_copy(
+        update={
+            "candidates": tuple(candidates[key].values() for key in winners if key is not None),
+            "budget": study.file.budget.model_copy(update={"trials": len(winners)}),
+        }
+    )
+    return _open(file, studies, clock, new=True, group=study.id)
+
+
+def _validated(studies: Studies, study: Study) -> dict[int, Decision]:
+    decided = [c.decision for c in studies.confirmations(study.id) if c.decision is not None]
+    return {decision.gpus: decision for decision in decided if decision.kind is DecisionKind.VALIDATED}
 
 
 def evidence_card(studies: Studies, what: Subject) -> dict[str, Any] | None:

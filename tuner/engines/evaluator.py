@@ -1,6 +1,7 @@
 """The `vllm` evaluator: a real server for each start, from the very file that an export writes."""
 
 import contextlib
+import hashlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -39,7 +40,7 @@ class VllmEvaluator:
         self._nodes = nodes
         self._runs = runs
         self._deadlines = deadlines
-        self._versions = hardware.versions(engine)
+        self._versions = {**hardware.versions(engine), "model": model_revision(model)}
         self._servers: set[Server] = set()
         self._lock = threading.Lock()
         self._closed = False
@@ -135,6 +136,17 @@ class VllmEvaluator:
 
     def _explained(self, failed: Failed) -> Failed:
         return _infrastructure("the evaluator was stopped") if self._closed else failed
+
+
+def model_revision(model: vllm_args.ModelRef) -> str:
+    """Of a folder: a hash of its config.json and of its weight files' names and sizes; else the revision asked for."""
+    folder = Path(model.model)
+    if not folder.is_dir():
+        return model.revision or "not pinned"
+    digest = hashlib.sha256()
+    for path in sorted([*folder.glob("config.json"), *folder.glob("*.safetensors*")]):
+        digest.update(path.read_bytes() if path.suffix == ".json" else f"{path.name} {path.stat().st_size}".encode())
+    return digest.hexdigest()[:12]
 
 
 def _infrastructure(sentence: str) -> Failed:

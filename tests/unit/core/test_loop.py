@@ -62,7 +62,7 @@ class Bench:
         self._parts = parts
 
     def run(self) -> None:
-        lease = self.studies.claim("test", ttl_s=LEASE_S, study_id="s1")
+        lease = self.studies.claim("test", ttl_s=LEASE_S, study_id=self.study.id)
         assert lease is not None
         loop = Loop(
             self.study,
