@@ -10,7 +10,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from tuner.core.study_file import load
 
@@ -234,6 +234,29 @@ def revalidate(
             emit(reading.study_document(studies, study_id))
         else:
             reading.print_study(out, studies, study_id)
+
+
+@app.command()
+def doctor(
+    python: Annotated[
+        Path | None, typer.Option("--python", help="The interpreter that has vLLM. [default: $TUNER_ENGINE_PYTHON]")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say what an engine offers: versions, platform, devices, Kimi K3 support, our plug-in."""
+    from tuner.app.wiring import examine_engine
+
+    findings = examine_engine(python)
+    if as_json:
+        emit({"findings": [asdict(finding) for finding in findings]})
+    else:
+        table = Table("", "", Column("", overflow="fold"), box=None, pad_edge=False, show_header=False)
+        for finding in findings:
+            mark = {True: "ok", False: "BAD", None: ""}[finding.good]
+            table.add_row(mark, finding.name, finding.text)
+        out.print(table, soft_wrap=False)
+    if any(finding.good is False for finding in findings):
+        raise typer.Exit(FAILED)
 
 
 @app.command()

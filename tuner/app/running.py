@@ -117,6 +117,9 @@ class _Bar:
                 self._best[gpus] = max(ratio, self._best.get(gpus, 0.0))
             best = f"best {self._best[gpus]:.3f} x baseline" if gpus in self._best else ""
             self.progress.update(self._tasks[gpus], advance=1, best=best)
+            if not self.progress.console.is_terminal:  # a log has no bar
+                what = f"{ratio:.3f} x baseline" if isinstance(ratio, float) else str(data.get("outcome"))
+                self._say(f"{gpus} GPUs: trial {data['trial']}: {what}")
             if data.get("outcome") == "failed":
                 self._say(f"trial {data['trial']} failed ({data['kind']}): {data['reason']}")
         elif kind in _WORDS:

@@ -19,6 +19,7 @@ from tuner.core.study_file import StudyFile
 
 if TYPE_CHECKING:
     from tuner.core.loop import Parts, Progress
+    from tuner.engines.doctor import Finding
 
 
 def owner() -> str:
@@ -90,6 +91,29 @@ def evaluator_of(file: StudyFile) -> Evaluator:
     if file.evaluator == "vllm":
         return _vllm(file)
     raise WrongInputError(f"evaluator: {file.evaluator!r} studies cannot be run by this version")
+
+
+def engine_python(named: Path | None) -> Path:
+    """Raises WrongInputError where no interpreter is named, or it cannot be run."""
+    python = named or Settings().engine_python
+    if python is None:
+        raise WrongInputError("engine.python: name the interpreter that has vLLM, or set TUNER_ENGINE_PYTHON")
+    if not os.access(python, os.X_OK):
+        raise WrongInputError(
+            f"engine.python: {python} is not an interpreter that can be run (`make engine` makes one)"
+        )
+    return python
+
+
+def examine_engine(python: Path | None) -> "list[Finding]":
+    from tuner.engines.doctor import examine
+    from tuner.engines.engine import Engine
+    from tuner.engines.hardware import NoEngineError
+
+    try:
+        return examine(Engine(python=engine_python(python)))
+    except NoEngineError as error:
+        raise WrongInputError(str(error)) from error
 
 
 def _vllm(file: StudyFile) -> Evaluator:

@@ -50,7 +50,9 @@ def versions(engine: Engine) -> dict[str, str]:
             check=True,
         )
     except (OSError, subprocess.SubprocessError) as error:
-        raise NoEngineError(f"engine.python: {engine.python} cannot be run: {error}") from error
+        code = getattr(error, "returncode", None)
+        reason = f"it ended with code {code} instead of answering" if code is not None else str(error)
+        raise NoEngineError(f"engine.python: {engine.python} is no Python that can be run: {reason}") from error
     found = {name: str(version) for name, version in json.loads(asked.stdout).items() if version is not None}
     if "vllm" not in found:
         raise NoEngineError(f"engine.python: {engine.python} has no vLLM")

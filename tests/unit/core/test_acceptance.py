@@ -56,7 +56,7 @@ def test_what_the_engine_reports_is_held_against_what_was_asked(
 
 
 def test_a_trial_that_accepts_something_else_fails_as_wrong_output(monkeypatch: pytest.MonkeyPatch) -> None:
-    """vllm#42508 and InferenceX#2811: an acceptance that does not fit the sampler makes a number of another question."""
+    """vllm#42508, InferenceX#2811: an acceptance that does not fit the sampler makes another question of the number."""
     plain = FakeRunning.measure
 
     def measure(self: FakeRunning, workload: Workload, *, purpose: Purpose, repeat: int) -> Measurement | Failed:
