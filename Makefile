@@ -28,10 +28,10 @@ demo: setup  ## Kimi K3 on 16 GB300, predicted: progress, best candidate per GPU
 	@echo; echo "runs/demo/kimi-k3-gb300-decode-16gpu.yaml:"; cat runs/demo/kimi-k3-gb300-decode-16gpu.yaml
 
 test: setup  ## all tests that need no vLLM
-	$(BIN)/pytest -m "not vllm and not gpu"
+	$(BIN)/pytest -n auto -m "not vllm and not gpu"
 
 check: setup lint  ## ruff, mypy, import-linter, quick tests
-	$(BIN)/pytest -m "not vllm and not gpu and not slow and not postgres and not browser"
+	$(BIN)/pytest -n auto -m "not vllm and not gpu and not slow and not postgres and not browser"
 
 lint: setup
 	$(BIN)/ruff check .

@@ -214,3 +214,29 @@ def _trials(url: str, folder: Path) -> int:
             return int(connection.execute("SELECT count(*) FROM trials").fetchone()[0])
     except sqlite3.OperationalError:
         return 0
+
+
+def test_a_full_disk_is_said_and_the_study_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    """No file may grow beyond 200 KiB: the tables fill up in the middle of the study."""
+    url = f"sqlite:///{tmp_path}/tuner.db"
+    file = written(tmp_path, budget={"trials": 60})
+    limited = subprocess.run(
+        ["bash", "-c", f"ulimit -f 200; exec {sys.executable} -m tuner.app.cli run {file} --db {url}"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert limited.returncode == 1, limited.stderr
+    assert "Traceback" not in limited.stderr
+    assert f"{tmp_path}/tuner.db" in limited.stderr
+    before = _trials(url, tmp_path)
+    assert 0 < before < 62
+    done = tuner("run", file, "--db", url, "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "resumed study" in done.stderr
+    shown = json.loads(tuner("show", json.loads(done.stdout)["study"], "--db", url, "--json", cwd=tmp_path).stdout)
+    assert len(shown["trials"]) == 62
+    assert all(trial["outcome"] == "measured" for trial in shown["trials"])
