@@ -4,6 +4,7 @@ A pure reading of trials and measurements; it runs nothing and writes nothing.
 """
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -16,11 +17,18 @@ from tuner.core.search import Search
 from tuner.core.study_file import StudyFile
 from tuner.core.trial import Measured, Trial
 
+FREEDOM_NEEDED = 3  # repeats of the baseline beyond the first of each start and workload; fewer show no noise by chance
+LEAST_NOISE = (
+    0.005  # a run is never quieter than 0.5 % (0.4 % within one start on an H200 at concurrency 1, 2026-12-01)
+)
+NOISES_APART = 4.0  # a candidate that is so many standard deviations below the best is not worth its other repeats
+
 
 @dataclass(slots=True)
 class ContestState:
     """trials: by number, the baseline included.   pending: numbers of trials without an outcome and without a start.
-    baseline_runs: what the baseline's search and drift starts measured, by their place among the trials' numbers."""
+    baseline_runs: what the baseline's search and drift starts measured, by their place among the trials' numbers.
+    best: ratio of the best trial that keeps every limit, the baseline's 1 at least."""
 
     contest: Contest
     file: StudyFile
@@ -31,6 +39,7 @@ class ContestState:
     baseline: Trial | None = None
     tried: int = 0
     since_baseline: int = 0
+    best: float = 1.0
     dead: str = ""
 
     @property
@@ -67,12 +76,46 @@ class ContestState:
             trial.outcome.measurements, trial.number, self.baseline_runs, self.file.objective, self.file.limits
         )
 
+    def cannot_win(self, number: int, measured: Sequence[Measurement]) -> str:
+        """Why further repeats of a trial would be wasted; empty while it may still win, or too little is known.
+
+        Asked after each run, it speaks only when every workload has been run equally often, and only where the
+        baseline's own repeats say how noisy a run is.
+        """
+        counts = Counter(run.workload_key for run in measured)
+        noise = self.run_noise()
+        if noise is None or len(counts) < len(self.file.workloads) or len(set(counts.values())) != 1:
+            return ""
+        verdict = drift_corrected(measured, number, self.baseline_runs, self.file.objective, self.file.limits)
+        repeats = len(measured) / len(counts)
+        room = NOISES_APART * noise * math.sqrt(2 / (repeats * len(counts)))
+        if verdict.value is None or math.log(verdict.value) + room >= math.log(self.best):
+            return ""
+        return f"{verdict.value:.3f} x baseline cannot reach {self.best:.3f} with {noise:.1%} noise a run"
+
+    def run_noise(self) -> float | None:
+        """Standard deviation of the log of one run within a start, from the baseline's repeats; None of too few."""
+        squares: list[float] = []
+        freedom = 0
+        for _, runs in self.baseline_runs:
+            groups: dict[tuple[str, str], list[float]] = {}
+            for run in runs:
+                value = run.metrics.get(self.file.objective.metric, 0.0)
+                if value > 0:
+                    groups.setdefault((run.start_id, run.workload_key), []).append(math.log(value))
+            for logs in groups.values():
+                mean = math.fsum(logs) / len(logs)
+                squares += [(log - mean) ** 2 for log in logs]
+                freedom += len(logs) - 1
+        return max(LEAST_NOISE, math.sqrt(math.fsum(squares) / freedom)) if freedom >= FREEDOM_NEEDED else None
+
     def tell(self, trial: Trial) -> Verdict | None:
         """Tell the search what became of a trial."""
         verdict = self.verdict(trial)
         if verdict is None or verdict.value is None or not math.isfinite(verdict.value):
             self.search.tell(trial.key, None)
         else:
+            self.best = max(self.best, verdict.value) if verdict.feasible else self.best
             self.search.tell(trial.key, math.log(verdict.value), worst_margin=verdict.worst_margin)
         return verdict
 

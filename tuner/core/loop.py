@@ -7,6 +7,7 @@ without the runs that it already has, and nothing is measured twice.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from search_spaces.candidate import Candidate, candidate_key
 from tuner.core.confirming import Confirming
@@ -196,14 +197,22 @@ class Loop:
         have = {(m.workload_key, m.repeat) for m in self._measurements_of(trial)}
         runs = tuple(
             (workload, repeat)
-            for workload in self._file.workloads
             for repeat in range(self._file.repeats)
+            for workload in self._file.workloads
             if (workload.key, repeat) not in have
         )
         if not runs:
             self._finish(state, trial, Measured(measurements=tuple(self._measurements_of(trial))))
             return None
-        return Job(candidate=trial.candidate, gpus=trial.gpus, purpose=Purpose.SEARCH, runs=runs, trial=trial.number)
+        may_stop = self._measured and not trial.baseline and not have
+        return Job(
+            candidate=trial.candidate,
+            gpus=trial.gpus,
+            purpose=Purpose.SEARCH,
+            runs=runs,
+            trial=trial.number,
+            enough=partial(state.cannot_win, trial.number) if may_stop else None,
+        )
 
     def _drift_job(self, state: ContestState) -> Job:
         baseline = state.baseline

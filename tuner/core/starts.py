@@ -31,6 +31,7 @@ class Job:
     """What one start is to do: runs of workloads, then a talk with the engine whose result is handed back.
 
     runs: (workload, repeat), in order.   trial: the trial it belongs to.   slot: its place in a confirmation.
+    enough: asked after each run; the sentence that it returns ends the start early, an empty one does not.
     """
 
     candidate: Candidate
@@ -42,6 +43,7 @@ class Job:
     fresh: bool = False
     real_acceptance: bool = False
     talk: "Callable[[Running], object | Failed] | None" = None
+    enough: "Callable[[Sequence[Measurement]], str] | None" = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +201,7 @@ class Starts:
         self._inbox.put(_Ended(start_id, failed, talked, error))
 
     def _use(self, running: Running, job: Job) -> tuple[Failed | None, object]:
+        measured: list[Measurement] = []
         for workload, repeat in job.runs:
             measurement = running.measure(workload, purpose=job.purpose, repeat=repeat)
             if isinstance(measurement, Failed):
@@ -207,6 +210,9 @@ class Starts:
             if wrong:
                 return Failed(kind=FailureKind.WRONG_OUTPUT, sentence=wrong), None
             self._inbox.put(measurement)
+            measured.append(measurement)
+            if job.enough is not None and job.enough(measured):
+                break
         talked = job.talk(running) if job.talk is not None else None
         return (talked, None) if isinstance(talked, Failed) else (None, talked)
 

@@ -286,3 +286,26 @@ def test_the_baseline_is_measured_again_as_the_study_goes() -> None:
     bench.run()
     drift = [start for start in bench.studies.starts("s1") if start.purpose is Purpose.DRIFT]
     assert len(drift) == 2
+
+
+def test_repeats_are_not_spent_on_a_candidate_that_cannot_win() -> None:
+    """Ten repeats, and candidates far below the best: each is dropped after its first pass over the workloads."""
+    workload = {"input_tokens": 8, "output_tokens": 8, "concurrency": [1, 2], "repeats": 10}
+    flutter = iter(range(10_000))
+
+    def noisy(candidate: Candidate, workload: Workload) -> float:
+        return speed(candidate, workload) * (1 + 0.001 * (next(flutter) % 3))
+
+    bench = Bench(study_file(workload=workload, seed=3), FakeEvaluator(noisy))
+    bench.run()
+    runs = {
+        t.candidate.values()["max_num_seqs"]: len(t.outcome.measurements)
+        for t in bench.trials
+        if isinstance(t.outcome, Measured)
+    }
+    assert runs[1] == runs[16] == 2
+    assert runs[8] == 20
+    assert isinstance(bench.trials[0].outcome, Measured)
+    assert len(bench.trials[0].outcome.measurements) == 20
+    assert bench.decision.kind is DecisionKind.VALIDATED
+    assert bench.winner().max_num_seqs == 8
