@@ -67,7 +67,14 @@ class Loop:
         return self._starts.lease
 
     def run(self) -> None:
-        """Raises StudyFailedError, StudyCancelledError or LeaseLostError; on any of them every engine is gone."""
+        """Raises StudyFailedError, StudyCancelledError or LeaseLostError; on any exception every engine is gone."""
+        try:
+            self._run()
+        except BaseException:
+            self._starts.abort()
+            raise
+
+    def _run(self) -> None:
         what = plan(self._file, self._parts.checks)
         refuse_hopeless(self._file, what.cost)
         self._recover()

@@ -78,7 +78,7 @@ class Process:
 class Start:
     """One engine or worker process: why it was started, on what, how long it was held, how it ended.
 
-    ended: None while it runs; `stopped`, a `FailureKind`, or `lost` where its worker died.
+    ended: None while it runs; `stopped`, `interrupted`, a `FailureKind`, or `lost` where its worker died.
     slot: its place in the confirmation's schedule; None for a search start.
     excluded: why the confirmation leaves this start out, where it does; only for a recorded cause.
     """

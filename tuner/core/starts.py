@@ -4,6 +4,7 @@ Each start runs in a thread and reports through one inbox; the thread that waits
 study. So a result is committed before anybody is told of it, and the lease is renewed while engines work.
 """
 
+import contextlib
 import queue
 import secrets
 import threading
@@ -15,7 +16,7 @@ from search_spaces.serving import ServingConfig
 from tuner.core.acceptance import mismatch
 from tuner.core.measurement import FailureKind, Fingerprint, Measurement, Process, Purpose, Start
 from tuner.core.ports import Clock, Evaluator, Running, StartRequest, Studies
-from tuner.core.study import Lease, Study
+from tuner.core.study import Lease, LeaseLostError, Study
 from tuner.core.trial import Failed
 from tuner.core.workload import ServingWorkload, Workload
 
@@ -158,11 +159,20 @@ class Starts:
         self._studies.add_measurement(self.lease, measurement)
 
     def abort(self) -> None:
-        """Stop every engine of this study and wait until each is gone; what they yield is not written."""
-        if self._in_flight:
-            self._evaluator.close()
-            for flight in self._in_flight.values():
-                flight.thread.join()
+        """Stop every engine of this study and wait until each is gone; what they yield from now on is not written."""
+        if not self._in_flight:
+            return
+        self._evaluator.close()
+        for flight in self._in_flight.values():
+            flight.thread.join()
+            ended = replace(
+                flight.start,
+                ended="interrupted",
+                held_s=self._clock.monotonic_s() - flight.opened_s,
+                excluded="it was interrupted" if flight.start.slot is not None else "",
+            )
+            with contextlib.suppress(LeaseLostError):
+                self._studies.update_start(self.lease, ended)
         self._in_flight.clear()
 
     def _renew(self) -> None:

@@ -214,6 +214,7 @@ def test_an_interrupted_study_goes_on_without_measuring_anything_twice() -> None
     evaluator.speed = breaking
     with pytest.raises(KeyboardInterrupt):
         bench.run()
+    assert all(start.ended is not None for start in bench.studies.starts("s1"))
     first_life = [m for m in evaluator.measured if True]
     unfinished = [trial for trial in bench.trials if trial.outcome is None]
     assert len(unfinished) == 1
@@ -309,3 +310,16 @@ def test_repeats_are_not_spent_on_a_candidate_that_cannot_win() -> None:
     assert len(bench.trials[0].outcome.measurements) == 20
     assert bench.decision.kind is DecisionKind.VALIDATED
     assert bench.winner().max_num_seqs == 8
+
+
+def test_a_study_that_fails_leaves_no_start_open_and_no_engine_running() -> None:
+    """Three at a time, and the machine is broken: those still running are stopped and closed, not forgotten."""
+    broken = Failed(kind=FailureKind.INFRASTRUCTURE, sentence="no space left on device")
+    evaluator = FakeEvaluator(speed)
+    some = [ServingConfig(max_num_seqs=s, max_num_batched_tokens=b) for s in (1, 8, 16) for b in (512, 1024)]
+    evaluator.fails = {candidate_key(candidate): [broken] * 9 for candidate in some}
+    bench = Bench(study_file(parallel=3), evaluator)
+    with pytest.raises(StudyFailedError):
+        bench.run()
+    assert evaluator.running == 0
+    assert all(start.ended is not None for start in bench.studies.starts("s1"))
