@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from search_spaces.candidate import Candidate
@@ -50,7 +51,7 @@ class VllmEvaluator:
 
     def preflight(self, candidate: Candidate) -> Sequence[Reason]:
         """What the installed vLLM says against a candidate."""
-        return self._preflight(candidate)
+        return self._preflight(with_whole_paths(candidate) if isinstance(candidate, ServingConfig) else candidate)
 
     def fingerprint(self, gpus: int, variables: Mapping[str, str] | None = None) -> Fingerprint:
         device = hardware.device()
@@ -112,6 +113,7 @@ class VllmEvaluator:
         config = request.candidate
         if not isinstance(config, ServingConfig):
             return _infrastructure(f"a {config.kind} candidate is no server")
+        config = with_whole_paths(config)
         if self._nodes.count(config) > 1:
             return _infrastructure(f"{config.gpus} GPUs need {self._nodes.count(config)} hosts, and this is one")
         overlay: dict[str, object] = {}
@@ -136,6 +138,14 @@ class VllmEvaluator:
 
     def _explained(self, failed: Failed) -> Failed:
         return _infrastructure("the evaluator was stopped") if self._closed else failed
+
+
+def with_whole_paths(config: ServingConfig) -> ServingConfig:
+    """A draft's folder as a whole path: an engine works in a folder of its own, a user wrote it for theirs."""
+    draft = config.speculative_model
+    if draft is None or not Path(draft).is_dir():
+        return config
+    return replace(config, speculative_model=str(Path(draft).resolve()))
 
 
 def model_revision(model: vllm_args.ModelRef) -> str:
