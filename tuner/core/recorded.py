@@ -33,7 +33,7 @@ METRIC = "kernel_us"
 _PROBLEM = ("n", "k", "m", "dtype")
 _NO_OPTION = frozenset((*_PROBLEM, "kind", "pass", METRIC, "failed"))
 _PASS = re.compile(r"us_(\d+)")
-# Kernel Tuner 1.x writes the failure's name where the time would stand.
+# Kernel Tuner 1.x writes the failure's name where the time would stand, or as `__error__`.
 _KERNEL_TUNER_FAILURES = {
     "InvalidConfig": FailureKind.REJECTED_BY_ENGINE,
     "CompilationFailedConfig": FailureKind.REJECTED_BY_ENGINE,
@@ -242,11 +242,12 @@ def _kernel_tuner(path: Path, text: str) -> dict[str, Recorded]:
         entries: Mapping[str, Mapping[str, Any]] = document["cache"]
         for entry in entries.values():
             values: dict[str, Scalar] = {name: entry[name] for name in names}
-            time = entry["time"]
-            if isinstance(time, str):
-                recorded = Recorded(SKINNY, values, (), _KERNEL_TUNER_FAILURES[time])
+            failure = entry.get("__error__", entry.get("time"))
+            if isinstance(failure, str):
+                recorded = Recorded(SKINNY, values, (), _KERNEL_TUNER_FAILURES[failure])
             else:
-                recorded = Recorded(SKINNY, values, tuple(1000 * _positive(ms) for ms in entry.get("times") or [time]))
+                times = entry.get("times") or [entry["time"]]
+                recorded = Recorded(SKINNY, values, tuple(1000 * _positive(ms) for ms in times))
             found[key_of(SKINNY, values)] = recorded
     except (json.JSONDecodeError, KeyError, TypeError, AttributeError, ValueError) as error:
         raise RecordingError(f"{path}: no cache of Kernel Tuner: {type(error).__name__} {error}") from error

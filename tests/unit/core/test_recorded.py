@@ -99,13 +99,15 @@ def test_a_cache_of_kernel_tuner_is_read_in_microseconds(tmp_path: Path) -> None
         "cache": {
             "32,1": {"block_size": 32, "unroll": 1, "time": 0.005, "times": [0.004, 0.006]},
             "64,1": {"block_size": 64, "unroll": 1, "time": "CompilationFailedConfig"},
+            "96,1": {"block_size": 96, "unroll": 1, "__error__": "RuntimeFailedConfig"},
         },
     }  # fmt: skip
     path = tmp_path / "cache.json"
     path.write_text(json.dumps(cache))
-    first, second = load(path, problem=PROBLEM).of(PROBLEM).values()
+    first, second, third = load(path, problem=PROBLEM).of(PROBLEM).values()
     assert first.us == pytest.approx((4.0, 6.0))
     assert second.failed is FailureKind.REJECTED_BY_ENGINE
+    assert third.failed is FailureKind.CRASHED
     with pytest.raises(RecordingError, match="which problem"):
         load(path)
 
