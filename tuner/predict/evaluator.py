@@ -1,40 +1,41 @@
 """The `predicted` evaluator: metrics from the step model, in the place of an engine. Deterministic."""
 
 import contextlib
-import math
 from collections.abc import Callable, Iterator, Sequence
 
 from search_spaces.serving import ServingConfig
+from tuner.core.acceptance import AcceptanceError
 from tuner.core.measurement import FailureKind, Fingerprint, Measurement, Origin, Process, Purpose
 from tuner.core.ports import Generated, Running, Scored, StartRequest
 from tuner.core.study_file import StudyFile
 from tuner.core.trial import Failed
 from tuner.core.workload import ServingWorkload, Workload
-from tuner.predict import PredictError, memory
-from tuner.predict.step_time import Step, step
+from tuner.predict import PredictError
+from tuner.predict.constants import GPU, MODEL, VLLM, calibration
+from tuner.predict.traffic import metrics, traffic
 
-MODELS, GPUS = ("moonshotai/Kimi-K3",), ("GB300",)
-MODEL_VERSION = "1"
-# A rough prefill, for the TTFT limits only: 2 x 104 G active parameters a token at 2.5 PFLOP/s BF16, a third achieved.
-ACTIVE_PARAMETERS, FLOPS, PREFILL_SHARE, PREFILL_LEAST_MS = 104e9, 2.5e15, 0.33, 30.0
+
+def refuse_unknown(file: StudyFile) -> None:
+    """Raises PredictError for a model or a GPU that nothing was calibrated on."""
+    if file.model != MODEL or file.hardware.gpu != GPU:
+        raise PredictError(
+            f"evaluator: predictions exist for {MODEL} on {GPU}, not for {file.model} on {file.hardware.gpu}"
+        )
 
 
 class PredictedEvaluator:
-    """Raises PredictError for a model or a GPU that no constant was set on."""
+    """Raises PredictError for a model or a GPU that nothing was calibrated on."""
 
     origin = Origin.PREDICTED
 
     def __init__(self, file: StudyFile) -> None:
-        if file.model not in MODELS or file.hardware.gpu not in GPUS:
-            raise PredictError(
-                f"evaluator: predictions exist for {', '.join(MODELS)} on {', '.join(GPUS)}, "
-                f"not for {file.model} on {file.hardware.gpu}"
-            )
-        self._vllm = file.engine.version or "0.33.0"
+        refuse_unknown(file)
+        self._calibration = calibration().key
 
     def fingerprint(self, gpus: int) -> Fingerprint:
+        """versions: the calibration, and the vLLM that it speaks of, whatever the study names."""
         return Fingerprint(
-            engine="predicted", versions={"step model": MODEL_VERSION, "vllm": self._vllm}, gpu="GB300", gpus=gpus
+            engine="predicted", versions={"calibration": self._calibration, "vllm": VLLM}, gpu=GPU, gpus=gpus
         )
 
     @contextlib.contextmanager
@@ -42,7 +43,10 @@ class PredictedEvaluator:
         self, request: StartRequest, *, started: Callable[[Process, Sequence[str], str], None]
     ) -> Iterator[Running | Failed]:
         del started  # there is no process
-        yield _Prediction(request, self.fingerprint(request.candidate.gpus))  # type: ignore[attr-defined]
+        if isinstance(request.candidate, ServingConfig):
+            yield _Prediction(request, request.candidate, self.fingerprint(request.candidate.gpus))
+        else:
+            yield _refused("only serving configurations are predicted")
 
     def close(self) -> None:
         """Nothing is open."""
@@ -54,24 +58,25 @@ class _Prediction:
     command: Sequence[str] = ()
     log_path = ""
 
-    def __init__(self, request: StartRequest, fingerprint: Fingerprint) -> None:
+    def __init__(self, request: StartRequest, config: ServingConfig, fingerprint: Fingerprint) -> None:
         self._request = request
+        self._config = config
         self.fingerprint = fingerprint
 
     def measure(self, workload: Workload, *, purpose: Purpose, repeat: int) -> Measurement | Failed:
-        config = self._request.candidate
-        if not isinstance(config, ServingConfig) or not isinstance(workload, ServingWorkload):
-            return _refused("only serving configurations are predicted")
-        length = workload.acceptance.length(config.num_speculative_tokens)
-        if length is None:
-            return _refused("workload.acceptance: how much of your text's drafts are accepted cannot be predicted")
+        if not isinstance(workload, ServingWorkload):
+            return _refused("only serving workloads are predicted")
+        try:
+            found = metrics(self._config, workload, traffic(self._config, workload, calibration().constants))
+        except (PredictError, AcceptanceError) as error:
+            return _refused(str(error))
         return Measurement(
             start_id=self._request.start_id,
             workload_key=workload.key,
             purpose=purpose,
             repeat=repeat,
             origin=Origin.PREDICTED,
-            metrics=metrics(config, workload, length),
+            metrics=found,
         )
 
     def generate(
@@ -81,37 +86,6 @@ class _Prediction:
 
     def score(self, outputs: Sequence[Generated]) -> Sequence[Scored] | Failed:
         return _refused(f"a prediction scores nothing ({len(outputs)} outputs)")
-
-
-def metrics(config: ServingConfig, workload: ServingWorkload, acceptance_length: float) -> dict[str, float]:
-    running = min(workload.concurrency, config.max_num_seqs or workload.concurrency)
-    context = workload.prompt_tokens + workload.output_tokens // 2
-    found: Step = step(config, requests=running, context=context)
-    tpot_ms = found.ms / acceptance_length
-    prefill_ms = max(
-        PREFILL_LEAST_MS,
-        1000 * 2 * ACTIVE_PARAMETERS * workload.prompt_tokens / (FLOPS * PREFILL_SHARE * config.tensor_parallel_size),
-    )
-    waves = math.ceil(workload.concurrency / running) - 1
-    wait_ms = waves * (prefill_ms + tpot_ms * workload.output_tokens)
-    rate = running * 1000 / tpot_ms
-    return {
-        "step_time_ms": found.ms,
-        "tpot_mean_ms": tpot_ms,
-        "acceptance_length": acceptance_length,
-        "decode_tokens_per_s_per_user": 1000 / tpot_ms,
-        "decode_tokens_per_s": rate,
-        "decode_tokens_per_s_per_gpu": rate / config.gpus,
-        "output_tokens_per_s": rate
-        * (tpot_ms * workload.output_tokens)
-        / (tpot_ms * workload.output_tokens + prefill_ms * running),
-        "mean_running_requests": float(running),
-        "ttft_mean_ms": prefill_ms + wait_ms / 2,
-        "ttft_p50_ms": prefill_ms + wait_ms / 2,
-        "ttft_p99_ms": prefill_ms * min(running, 8) + wait_ms,
-        "specialized_share": float(found.path != "auto"),
-        "memory_bytes": sum(memory.bytes_needed(config, requests=running, context=workload.max_model_len).values()),
-    }
 
 
 def _refused(sentence: str) -> Failed:
