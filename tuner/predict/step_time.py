@@ -6,7 +6,6 @@ state at the memory's pace. Overlap between the two is in the fitted constants.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from math import exp, log2
 from types import MappingProxyType
 
@@ -85,7 +84,6 @@ def setup(config: ServingConfig, *, requests: int, context: int) -> Setup:
     )
 
 
-@lru_cache(maxsize=65_536)
 def terms(what: Setup, constants: Constants) -> Mapping[str, float]:
     """Milliseconds by name, in the order of a waterfall; those that do not arise are zero."""
     fitted, tp = constants.fitted, what.tensor_parallel
@@ -117,7 +115,6 @@ def terms(what: Setup, constants: Constants) -> Mapping[str, float]:
     return MappingProxyType(found)
 
 
-@lru_cache(maxsize=65_536)
 def step_ms(what: Setup, constants: Constants) -> float:
     return sum(terms(what, constants).values())
 

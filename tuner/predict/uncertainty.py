@@ -53,14 +53,21 @@ def extrapolations(what: Setup) -> tuple[Extrapolation, ...]:
 @lru_cache(maxsize=65_536)
 def gradient(what: Setup, constants: Constants) -> tuple[float, ...]:
     """Of the log of a step by each fitted value, in the order of their names."""
+    return tuple(
+        (math.log(step_ms(what, up)) - math.log(step_ms(what, down))) / width for up, down, width in _shifted(constants)
+    )
+
+
+@lru_cache(maxsize=64)
+def _shifted(constants: Constants) -> tuple[tuple[Constants, Constants, float], ...]:
+    """For each fitted value the constants with it a little higher and a little lower, and the difference."""
     found = []
     for name, value in zip(_NAMES, astuple(constants.fitted), strict=True):
         step = 1e-4 * max(abs(value), 1e-2)
         up, down = (
-            step_ms(what, replace(constants, fitted=replace(constants.fitted, **{name: value + way * step})))
-            for way in (1, -1)
+            replace(constants, fitted=replace(constants.fitted, **{name: value + way * step})) for way in (1, -1)
         )
-        found.append((math.log(up) - math.log(down)) / (2 * step))
+        found.append((up, down, 2 * step))
     return tuple(found)
 
 
