@@ -115,7 +115,7 @@ class TrialRow(Base):
     """outcome_kind: None while it runs. outcome: reasons or evidence; a measured one's numbers are in their table."""
 
     __tablename__ = "trials"
-    __table_args__ = (UniqueConstraint("study_id", "key"),)
+    __table_args__ = (UniqueConstraint("study_id", "key"), Index(None, "study_id", "gpus", "outcome_kind"))
 
     study_id: Mapped[str] = mapped_column(ForeignKey("studies.id"), primary_key=True)
     number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
@@ -194,3 +194,39 @@ class EventRow(Base):
     at: Mapped[datetime]
     kind: Mapped[str] = mapped_column(AnyText)
     data: Mapped[Mapping[str, Any]]
+
+
+class TokenRow(Base):
+    """digest: SHA-256 of the secret, which is kept nowhere."""
+
+    __tablename__ = "tokens"
+    __table_args__ = (UniqueConstraint("digest"),)
+
+    name: Mapped[str] = mapped_column(Id, primary_key=True)
+    scope: Mapped[str] = mapped_column(Word)
+    digest: Mapped[str] = mapped_column(Id)
+    created_at: Mapped[datetime]
+
+
+class SubmissionRow(Base):
+    __tablename__ = "submissions"
+
+    actor: Mapped[str] = mapped_column(Id, primary_key=True)
+    key: Mapped[str] = mapped_column(String(255), primary_key=True)
+    body_digest: Mapped[str] = mapped_column(Id)
+    study_ids: Mapped[list[str]]
+    at: Mapped[datetime] = mapped_column(index=True)
+
+
+class AuditRow(Base):
+    """Rows are added and never changed."""
+
+    __tablename__ = "audit"
+    __table_args__ = ({"sqlite_autoincrement": True},)
+
+    id: Mapped[int] = mapped_column(Sequence, primary_key=True, init=False)
+    at: Mapped[datetime]
+    actor: Mapped[str] = mapped_column(Id)
+    action: Mapped[str] = mapped_column(Word)
+    subject: Mapped[str] = mapped_column(Id)
+    detail: Mapped[Mapping[str, Any]]

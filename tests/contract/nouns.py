@@ -7,6 +7,7 @@ from typing import Any
 
 from search_spaces.candidate import candidate_key
 from search_spaces.serving import ServingConfig
+from tuner.core.access import AuditEntry, Submission
 from tuner.core.decision import Comparison, Confirmation, Decision, DecisionKind, QualityResult
 from tuner.core.measurement import Fingerprint, Measurement, Origin, Process, Purpose, Start
 from tuner.core.ports import Studies
@@ -222,3 +223,13 @@ def _comparisons() -> tuple[Comparison, ...]:
         limits={"ttft_p99_ms @ c1-ctx1": 0.25},
     )
     return (one, replace(one, candidate_key="c" * 16, reasons=("the lower bound is below 1 %",)))
+
+
+def a_submission(key: str = "key", **changes: Any) -> Submission:
+    submission = Submission(actor="alice", key=key, body_digest="a" * 64, study_ids=("s1", "s2"), at=_OPENED)
+    return replace(submission, **changes)
+
+
+def an_audit_entry(**changes: Any) -> AuditEntry:
+    entry = AuditEntry(at=_OPENED, actor="alice", action="submit", subject="s1", detail={"name": "small"})
+    return replace(entry, **changes)

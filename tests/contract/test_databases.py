@@ -1,6 +1,7 @@
 """Databases: opened or refused with a sentence, brought to this version, whole after what may happen to them."""
 
 import os
+import secrets
 import signal
 import sqlite3
 import subprocess
@@ -19,13 +20,25 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, MetaData, event, inspect, text
 
 import db
+from db.access import SqlAudit, SqlSubmissions, SqlTokens
 from db.engine import VERSION_TABLE, WRITING, _migrate, downgrade, is_current, revision, upgrade
 from db.errors import DatabaseError, DatabaseUrlError
+from db.sessions import Sessions
 from db.studies import SqlStudies
 from db.tables import Base
 from tests.contract.conftest import Opens, PostgresServer
-from tests.contract.nouns import a_confirmation, a_measurement, a_start, a_study, a_trial, opened
+from tests.contract.nouns import (
+    a_confirmation,
+    a_measurement,
+    a_start,
+    a_study,
+    a_submission,
+    a_trial,
+    an_audit_entry,
+    opened,
+)
 from tests.fakes import FakeClock
+from tuner.core.access import Scope, make_token
 from tuner.core.study import StudyState
 
 REVISIONS = [
@@ -48,6 +61,11 @@ def filled(engine: Engine) -> SqlStudies:
     studies.add_measurement(lease, a_measurement(start.id))
     studies.save_confirmation(lease, a_confirmation(1, decided=True))
     studies.add_event(lease.study_id, "x", {})
+    sessions = Sessions(engine)
+    token, _ = make_token(f"t{secrets.token_hex(4)}", Scope.READ, FakeClock().now())
+    SqlTokens(sessions).add(token)
+    SqlSubmissions(sessions).keep(a_submission())
+    SqlAudit(sessions).record(an_audit_entry())
     return studies
 
 

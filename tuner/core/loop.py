@@ -15,7 +15,7 @@ from tuner.core.contest import ContestState, rebuild
 from tuner.core.measurement import FailureKind, Measurement, Origin, Process, Purpose
 from tuner.core.plan import DRIFT_EVERY, Contest, Plan, confirmation_starts, plan, refuse_hopeless
 from tuner.core.ports import Belief, Check, Clock, Evaluator, Prior, Studies
-from tuner.core.starts import Finished, Job, Starts
+from tuner.core.starts import Finished, Job, Starts, StudyCancelledError
 from tuner.core.study import Lease, Study, StudyState
 from tuner.core.trial import Failed, Measured, Outcome, Rejected, Trial
 
@@ -78,6 +78,8 @@ class Loop:
         what = plan(self._file, self._parts.checks)
         refuse_hopeless(self._file, what.cost)
         self._recover()
+        if self._studies.get(self._study.id).cancel_requested:  # of the worker that died before it could obey
+            raise StudyCancelledError(self._study.id)
         if self._studies.get(self._study.id).state in (StudyState.QUEUED, StudyState.RUNNING):
             self._studies.set_state(self.lease, StudyState.RUNNING)
             self._event("study_running", {"points": what.points, "feasible": what.feasible})

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from search_spaces.candidate import Candidate
 from search_spaces.rule import Reason
+from tuner.core.access import AccessToken, AuditEntry, Submission
 from tuner.core.decision import Confirmation
 from tuner.core.measurement import Fingerprint, Measurement, Origin, Process, Purpose, Start
 from tuner.core.study import Event, Lease, Study, StudyState
@@ -230,3 +231,75 @@ class Studies(Protocol):
     def add_event(self, study_id: str, kind: str, data: Mapping[str, object]) -> None: ...
 
     def events(self, study_id: str, *, after: int = 0, limit: int = 500) -> Sequence[Event]: ...
+
+
+class Tokens(Protocol):
+    def add(self, token: AccessToken) -> None:
+        """Raises ValueError where a token has that name."""
+        ...
+
+    def find(self, digest: str) -> AccessToken | None: ...
+
+    def revoke(self, name: str) -> bool:
+        """Whether there was one."""
+        ...
+
+    def all(self) -> Sequence[AccessToken]:
+        """By name."""
+        ...
+
+    def any(self) -> bool: ...
+
+
+class Submissions(Protocol):
+    """What was submitted under which Idempotency-Key."""
+
+    def keep(self, submission: Submission) -> Submission:
+        """Store it, or hand back the one that the same actor stored under that key before."""
+        ...
+
+
+class Audit(Protocol):
+    """Append only."""
+
+    def record(self, entry: AuditEntry) -> None: ...
+
+    def entries(self, *, limit: int = 50, before: int | None = None) -> Sequence[AuditEntry]:
+        """Newest first. before: an entry's id, for the next page."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Census:
+    """The whole database in figures.
+
+    studies: by state.   trials: by outcome (`running`, `rejected`, `failed`, `measured`).   held_s: by how starts
+    ended, their number and the seconds that they were held.   ready: number of starts that became ready and the
+    seconds that it took.   oldest_queued_at: None where nothing waits.
+    """
+
+    studies: Mapping[str, int]
+    trials: Mapping[str, int]
+    held_s: Mapping[str, tuple[int, float]]
+    ready: tuple[int, float]
+    oldest_queued_at: datetime | None
+
+
+class Readings(Protocol):
+    """What pages and metrics read; each costs the same in a long study as in a short one, or is a count in an index."""
+
+    def counts(self, study_ids: Sequence[str]) -> Mapping[str, Mapping[int, Mapping[str, int]]]:
+        """Study to GPU count to outcome to number of trials."""
+        ...
+
+    def told(self, study_id: str, kind: str, *, after: int = 0) -> Sequence[tuple[int, Mapping[str, object]]]:
+        """Id and data of a study's events of one kind, oldest first."""
+        ...
+
+    def starts_of(self, study_id: str, trial: int) -> Sequence[Start]: ...
+
+    def census(self) -> Census: ...
+
+    def is_ready(self) -> bool:
+        """Whether the database can be reached and its tables are of this version."""
+        ...

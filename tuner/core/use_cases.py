@@ -23,6 +23,11 @@ def open_studies(file: StudyFile, studies: Studies, clock: Clock, *, new: bool =
     return [_open(part, studies, clock, new=new, group=group) for part, group in _parts(file)]
 
 
+def proposed(file: StudyFile, studies: Studies, clock: Clock, *, new: bool = False) -> list[Study]:
+    """The studies that `open_studies` would return; those that are new are not stored yet."""
+    return [_propose(part, studies, clock, new=new, group=group)[0] for part, group in _parts(file)]
+
+
 def _parts(file: StudyFile) -> list[tuple[StudyFile, str | None]]:
     if len(file.problems) < 2:
         return [(file, None)]
@@ -30,9 +35,17 @@ def _parts(file: StudyFile) -> list[tuple[StudyFile, str | None]]:
 
 
 def _open(file: StudyFile, studies: Studies, clock: Clock, *, new: bool, group: str | None) -> Study:
+    study, is_new = _propose(file, studies, clock, new=new, group=group)
+    if is_new:
+        studies.create(study)
+    return study
+
+
+def _propose(file: StudyFile, studies: Studies, clock: Clock, *, new: bool, group: str | None) -> tuple[Study, bool]:
+    """And whether it is new."""
     unfinished = None if new else studies.unfinished(file.key)
     if unfinished is not None:
-        return unfinished
+        return unfinished, False
     study = Study(
         id=secrets.token_hex(4),
         name=file.name,
@@ -41,8 +54,7 @@ def _open(file: StudyFile, studies: Studies, clock: Clock, *, new: bool, group: 
         created_at=clock.now(),
         group=group,
     )
-    studies.create(study)
-    return study
+    return study, True
 
 
 def resolve(studies: Studies, text: str) -> str:
