@@ -27,6 +27,10 @@ PASSED_ON = (
     "OPENBLAS_CORETYPE",
 )
 
+# What every engine process has, whatever a study says.
+PATH = "PYTHONPATH"
+RESERVED = {"PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
@@ -38,6 +42,11 @@ class Engine:
     arguments: tuple[str, ...] = ()
     path: tuple[Path, ...] = ()
 
+    @property
+    def overridden(self) -> list[str]:
+        """Variables that a study sets and that it cannot change."""
+        return [name for name, value in self.environment.items() if RESERVED.get(name, value) != value or name == PATH]
+
     def variables(self, further: Mapping[str, str] | None = None) -> dict[str, str]:
         """The whole environment of one of its processes.
 
@@ -46,23 +55,23 @@ class Engine:
         """
         return {
             **{name: os.environ[name] for name in PASSED_ON if name in os.environ},
-            "PYTHONSAFEPATH": "1",
-            "PYTHONPATH": os.pathsep.join(map(str, (INSIDE, *self.path))),
-            "PYTHONUNBUFFERED": "1",
             "TOKENIZERS_PARALLELISM": "false",
-            "VLLM_NO_USAGE_STATS": "1",
-            "DO_NOT_TRACK": "1",
             **self.environment,
             **(further or {}),
+            PATH: os.pathsep.join(map(str, (INSIDE, *self.path))),
+            **RESERVED,
         }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deadlines:
-    """Seconds. start: from the start to the first healthy answer.   run: one benchmark run, warm-up included.
-    request: one generation or score.   helper: the first answer of a helper process, whose imports are slow."""
+    """Seconds. start: from the start to the first healthy answer.   run: one benchmark run.
+    request: one generation or score, and how long an engine under traffic may stand still.
+    helper: the first answer of a helper process, whose imports are slow.
+    devices: until enough GPUs are free."""
 
     start_s: float = 600.0
     run_s: float = 1800.0
     request_s: float = 600.0
     helper_s: float = 180.0
+    devices_s: float = 600.0

@@ -16,7 +16,9 @@ from tuner.core.ports import Running, StartRequest
 from tuner.core.trial import Failed
 from tuner.core.workload import ServingWorkload
 from tuner.engines import hardware
+from tuner.engines.devices import Devices, Held, NoDeviceError
 from tuner.engines.engine import Deadlines, Engine
+from tuner.engines.gauges import Gauges
 from tuner.engines.helper import Helper
 from tuner.engines.preflight import Preflight
 from tuner.engines.process import StillThereError
@@ -45,9 +47,12 @@ class VllmEvaluator:
         self._servers: set[Server] = set()
         self._lock = threading.Lock()
         self._closed = False
-        self._bench = Helper(engine, "bench", runs / "helpers", first_answer_s=deadlines.helper_s)
-        self._asker = Helper(engine, "preflight", runs / "helpers", first_answer_s=deadlines.helper_s)
-        self._preflight = Preflight(self._asker, model, runs / "preflight", self._versions["vllm"], deadlines)
+        self._bench = Helper(engine, "tuner_inside.bench", runs / "helpers", first_answer_s=deadlines.helper_s)
+        self._asker = Helper(engine, "tuner_inside.preflight", runs / "helpers", first_answer_s=deadlines.helper_s)
+        self._preflight = Preflight(
+            self._asker, model, runs / "preflight", self._versions["vllm"], deadlines, engine.arguments
+        )
+        self._devices = Devices(visible=engine.variables().get("CUDA_VISIBLE_DEVICES"), patience_s=deadlines.devices_s)
 
     def preflight(self, candidate: Candidate) -> Sequence[Reason]:
         """What the installed vLLM says against a candidate."""
@@ -70,10 +75,15 @@ class VllmEvaluator:
         self, request: StartRequest, *, started: Callable[[Process, Sequence[str], str], None]
     ) -> Iterator[Running | Failed]:
         """A server that is ready, or why there is none; gone, all of it, when the block ends."""
-        server = self._launch(request)
+        held = self._hold(request)
+        server = held if isinstance(held, Failed) else self._launch(request, held)
         if isinstance(server, Failed):
+            if isinstance(held, Held):
+                self._devices.give_back(held)
             yield server
             return
+        assert isinstance(held, Held)
+        watching = Gauges(())
         try:
             started(server.guarded.process, server.command, str(server.log))
             self._bench.warm_up()
@@ -83,6 +93,7 @@ class VllmEvaluator:
             else:
                 config = request.candidate
                 assert isinstance(config, ServingConfig)
+                watching = Gauges(held.indices)
                 yield RunningServer(
                     server=server,
                     bench=self._bench,
@@ -91,12 +102,14 @@ class VllmEvaluator:
                     fingerprint=self.fingerprint(config.gpus, vllm_args.environment(config, self._nodes)),
                     ready_s=ready_s,
                     deadlines=self._deadlines,
+                    gauges=watching,
                     stopped=lambda: self._closed,
                 )
         finally:
+            watching.stop()
             with self._lock:
                 self._servers.discard(server)
-            server.stop()
+            self._end(server, held)
 
     def close(self) -> None:
         """Stop everything, from any thread; what is being measured fails, and nothing starts any more."""
@@ -109,7 +122,26 @@ class VllmEvaluator:
             with contextlib.suppress(StillThereError):
                 server.guarded.stop()
 
-    def _launch(self, request: StartRequest) -> Server | Failed:
+    def _end(self, server: Server, held: Held) -> None:
+        """What cannot be ended, or does not give its memory back, keeps its GPUs out of use and is said in its log."""
+        trouble = ""
+        try:
+            server.stop()
+        except StillThereError as error:
+            trouble = str(error)
+        said = self._devices.give_back(held, trouble=trouble)
+        if said:
+            with contextlib.suppress(OSError), server.log.open("a", encoding="utf-8") as log:
+                log.write(f"tuner: {said}\n")
+
+    def _hold(self, request: StartRequest) -> Held | Failed:
+        gpus = request.candidate.gpus if isinstance(request.candidate, ServingConfig) else 1
+        try:
+            return self._devices.hold(gpus, stopped=lambda: self._closed)
+        except NoDeviceError as error:
+            return self._explained(_infrastructure(str(error)))
+
+    def _launch(self, request: StartRequest, held: Held) -> Server | Failed:
         config = request.candidate
         if not isinstance(config, ServingConfig):
             return _infrastructure(f"a {config.kind} candidate is no server")
@@ -124,7 +156,8 @@ class VllmEvaluator:
             name=request.start_id,
             yaml=vllm_args.to_yaml(vllm_args.engine_options(config, self._model)),
             overlay=tuple(vllm_args.to_cli(overlay)),
-            variables=vllm_args.environment(config, self._nodes),
+            variables={**vllm_args.environment(config, self._nodes), **held.variables},
+            locks=held.locks,
         )
         with self._lock:
             if self._closed:

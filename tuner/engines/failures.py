@@ -61,8 +61,17 @@ def of_start(command: Sequence[str], log: Path, exit_code: int) -> Failed:
     return Failed(kind=kind, sentence=f"the engine {how} before it was ready", evidence=shown)
 
 
-def of_traffic(command: Sequence[str], log: Path, exit_code: int | None, sentence: str) -> Failed:
+def of_traffic(
+    command: Sequence[str],
+    log: Path,
+    exit_code: int | None,
+    sentence: str,
+    *,
+    otherwise: FailureKind = FailureKind.INCOMPLETE,
+) -> Failed:
     """Why a run on a server that was ready did not yield numbers.
+
+    otherwise: the kind where the engine lives and its log names no cause.
 
     A code of 0 proves nothing: an API server whose engine core was killed ends with it.
     """
@@ -72,7 +81,7 @@ def of_traffic(command: Sequence[str], log: Path, exit_code: int | None, sentenc
         return Failed(kind=found[0], sentence=found[1], evidence=f"{found[1]}\n{shown}")
     if exit_code is not None or "EngineDeadError" in _whole(log):
         return Failed(kind=FailureKind.CRASHED, sentence=f"the engine died under traffic: {sentence}", evidence=shown)
-    return Failed(kind=FailureKind.INCOMPLETE, sentence=sentence, evidence=shown)
+    return Failed(kind=otherwise, sentence=sentence, evidence=shown)
 
 
 def _first(log: Path, *, without: Sequence[FailureKind]) -> tuple[FailureKind, str] | None:

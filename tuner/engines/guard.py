@@ -46,7 +46,7 @@ def main(status: int, grace_s: float, command: list[str]) -> int:
             break
     if child.poll() is not None:
         os.write(status, b"%d\n" % _code(child))
-    shared = _end_all(grace_s)
+    shared = _end_all(grace_s, child.pid)
     child.wait()
     for path in shared:
         with contextlib.suppress(OSError):
@@ -63,7 +63,7 @@ def _nonblocking(descriptor: int) -> int:
     return descriptor
 
 
-def _end_all(grace_s: float) -> set[str]:
+def _end_all(grace_s: float, command: int) -> set[str]:
     """Stop every descendant; return the shared memory that they had mapped and that nobody else has."""
     shared: set[str] = set()
     deadline = time.monotonic() + grace_s
@@ -80,20 +80,16 @@ def _end_all(grace_s: float) -> set[str]:
                 asked.add(pid)
                 _signal(pid, signal.SIGTERM)
                 _signal(pid, signal.SIGCONT)  # a stopped process cannot hear the first
-        _collect()
+        _collect(command)
         time.sleep(0.05)
 
 
-def _collect() -> None:
-    """Wait for orphans that were handed to us; the command itself is left for its own wait."""
+def _collect(command: int) -> None:
+    """Wait for orphans that were handed to us; the command itself is left for its own wait, which keeps its code."""
     for pid in _children(os.getpid()):
-        if _state(pid) == "Z" and pid != _session_leader():
+        if pid != command and _state(pid) == "Z":
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
-
-
-def _session_leader() -> int:
-    return next(iter(_children(os.getpid())), 0)
 
 
 def _descendants() -> set[int]:

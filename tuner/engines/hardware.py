@@ -20,7 +20,7 @@ _ASK = (
 
 
 class NoEngineError(RuntimeError):
-    """The interpreter cannot be run, or has no vLLM; the message says which."""
+    """The interpreter cannot be run, has no vLLM, or is given an environment that breaks it; the message says which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,10 @@ def versions(engine: Engine) -> dict[str, str]:
     """Package to version, as the interpreter reports them.
 
     Raises:
-        NoEngineError: it cannot be run, or has no vLLM.
+        NoEngineError: it cannot be run, has no vLLM, or the study sets a variable that is the tuner's.
     """
+    if engine.overridden:
+        raise NoEngineError(f"engine.environment: {engine.overridden[0]} is set by the tuner and cannot be changed")
     try:
         asked = subprocess.run(
             [str(engine.python), "-c", _ASK, *PACKAGES],

@@ -1,7 +1,7 @@
 """A long-lived process of ours in the engine's interpreter that answers questions as JSON lines.
 
 It is started at the first question, and again where it died; it ends when its standard input does, so it cannot outlive
-us. One question at a time.
+us by more than one answer. One question at a time.
 """
 
 import contextlib
@@ -10,6 +10,7 @@ import queue
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,7 +19,15 @@ from tuner.engines.process import end, marked
 
 
 class HelperError(RuntimeError):
-    """It died, was stopped, or did not answer in time; nothing is known of the question."""
+    """There is no answer, and nothing is known of the question."""
+
+
+class HelperDiedError(HelperError):
+    """The process ended or was stopped; that says nothing of what it was asked about."""
+
+
+class NoAnswerError(HelperError):
+    """It did not answer in time, or was given up for the reason that the message gives. It was stopped."""
 
 
 class AnswerError(RuntimeError):
@@ -34,11 +43,12 @@ class AnswerError(RuntimeError):
 
 
 class Helper:
-    """module: of `tuner_inside`.   folder: where it works and logs."""
+    """module: what to run, `tuner_inside.bench`.   folder: where it works and logs."""
 
     def __init__(self, engine: Engine, module: str, folder: Path, *, first_answer_s: float) -> None:
         self._engine = engine
         self._module = module
+        self._name = module.rpartition(".")[2]
         self._folder = folder
         self._first_answer_s = first_answer_s
         self._process: subprocess.Popen[str] | None = None
@@ -49,10 +59,13 @@ class Helper:
 
     @property
     def log(self) -> Path:
-        return self._folder / f"{self._module}.log"
+        return self._folder / f"{self._name}.log"
 
-    def ask(self, question: dict[str, Any], *, timeout_s: float) -> Any:
+    def ask(self, question: dict[str, Any], *, timeout_s: float, give_up: Callable[[], str] = lambda: "") -> Any:
         """The value that the module answers with.
+
+        Args:
+            give_up: called about every second while it works; a sentence ends the wait, an empty one does not.
 
         Raises:
             AnswerError: the library inside raised.
@@ -68,16 +81,16 @@ class Helper:
                 process.stdin.write(json.dumps(question) + "\n")
                 process.stdin.flush()
             except (BrokenPipeError, ValueError) as error:
-                raise HelperError(f"{self._module} died; see {self.log}") from error
-            line = self._next(timeout_s)
+                raise HelperDiedError(f"{self._name} died; see {self.log}") from error
+            line = self._next(timeout_s, give_up)
         answer = json.loads(line)
         if "error" in answer:
             raise AnswerError(answer["error"], answer["message"], answer.get("trace", ""))
         return answer["ok"]
 
     def warm_up(self) -> None:
-        """Start it and let it import, without waiting for it."""
-        with self._asking:
+        """Start it and let it import, without waiting for it; what goes wrong shows at the first question."""
+        with self._asking, contextlib.suppress(HelperDiedError):
             if self._process is None or self._process.poll() is not None:
                 self._start()
 
@@ -95,20 +108,23 @@ class Helper:
         self._answers.put(None)
 
     def _start(self) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
         self._answers = queue.SimpleQueue()
-        with self.log.open("ab") as log:
-            process = subprocess.Popen(
-                [str(self._engine.python), "-m", f"tuner_inside.{self._module}"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                encoding="utf-8",
-                env=self._engine.variables(),
-                cwd=self._folder,
-                start_new_session=True,
-            )
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with self.log.open("ab") as log:
+                process = subprocess.Popen(
+                    [str(self._engine.python), "-m", self._module],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    text=True,
+                    encoding="utf-8",
+                    env=self._engine.variables(),
+                    cwd=self._folder,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise HelperDiedError(f"{self._name} could not be started: {error}") from error
         assert process.stdout is not None
         self._process = process
         self._has_answered = False
@@ -116,17 +132,25 @@ class Helper:
         threading.Thread(target=_read, args=(process.stdout, answers), daemon=True).start()
         self._started_s = time.monotonic()
 
-    def _next(self, timeout_s: float) -> str:
+    def _next(self, timeout_s: float, give_up: Callable[[], str]) -> str:
         """The first answer may take as long as the imports do."""
         importing_s = 0.0 if self._has_answered else self._first_answer_s - (time.monotonic() - self._started_s)
-        patience = max(0.0, importing_s) + timeout_s
-        try:
-            line = self._answers.get(timeout=patience)
-        except queue.Empty:
-            self.stop()
-            raise HelperError(f"{self._module} did not answer within {patience:.0f} s; see {self.log}") from None
+        patience_s = max(0.0, importing_s) + timeout_s
+        deadline = time.monotonic() + patience_s
+        while True:
+            try:
+                line = self._answers.get(timeout=max(0.0, min(1.0, deadline - time.monotonic())))
+                break
+            except queue.Empty:
+                reason = give_up()
+                if not reason and time.monotonic() >= deadline:
+                    reason = f"{self._name} did not answer within {patience_s:.0f} s"
+                if reason:
+                    self.stop()
+                    raise NoAnswerError(f"{reason}; see {self.log}") from None
         if line is None:
-            raise HelperError(f"{self._module} died or was stopped; see {self.log}")
+            self.stop()  # its output has ended, but it may not be dead for the next question to see
+            raise HelperDiedError(f"{self._name} died or was stopped; see {self.log}")
         self._has_answered = True
         return line
 

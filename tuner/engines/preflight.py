@@ -16,13 +16,21 @@ class Preflight:
     """A question is answered once; a helper that does not answer refuses nothing, and the start will show."""
 
     def __init__(
-        self, helper: Helper, model: vllm_args.ModelRef, folder: Path, version: str, deadlines: Deadlines
+        self,
+        helper: Helper,
+        model: vllm_args.ModelRef,
+        folder: Path,
+        version: str,
+        deadlines: Deadlines,
+        arguments: Sequence[str] = (),
     ) -> None:
+        """arguments: what every start has behind its configuration."""
         self._helper = helper
         self._model = model
         self._folder = folder
         self._source = f"vLLM {version}, create_engine_config"
         self._deadlines = deadlines
+        self._arguments = list(arguments)
         self._answers: dict[str, tuple[Reason, ...]] = {}
 
     def __call__(self, candidate: Candidate) -> Sequence[Reason]:
@@ -34,12 +42,13 @@ class Preflight:
         return self._answers[text]
 
     def _ask(self, text: str) -> tuple[Reason, ...]:
-        self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.yaml"
-        path.write_text(text, encoding="utf-8")
         try:
-            answer = self._helper.ask({"config": str(path)}, timeout_s=self._deadlines.request_s)
-        except (HelperError, AnswerError):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            question = {"config": str(path), "arguments": self._arguments}
+            answer = self._helper.ask(question, timeout_s=self._deadlines.request_s)
+        except (HelperError, AnswerError, OSError):  # OSError: the disk is full, or the interpreter is gone
             return ()
         refusal = answer["refusal"]
         if refusal is None:

@@ -27,9 +27,19 @@ class Guarded:
     """A command and everything that it starts. Output goes to `log`; `stop` returns when all of it is gone."""
 
     def __init__(
-        self, command: Sequence[str], *, environment: Mapping[str, str], cwd: Path, log: Path, grace_s: float = GRACE_S
+        self,
+        command: Sequence[str],
+        *,
+        environment: Mapping[str, str],
+        cwd: Path,
+        log: Path,
+        grace_s: float = GRACE_S,
+        locks: Sequence[int] = (),
     ) -> None:
-        """Raises OSError where the log cannot be written or the command's guard cannot be started."""
+        """locks: descriptors that the guard, and it alone, keeps open until the last process is gone, us killed or not.
+
+        Raises OSError where the log cannot be written or the command's guard cannot be started.
+        """
         self.command = tuple(command)
         self.log = log
         self._grace_s = grace_s
@@ -46,7 +56,7 @@ class Guarded:
                 env=dict(environment),
                 cwd=cwd,
                 start_new_session=True,
-                pass_fds=(told,),
+                pass_fds=(told, *locks),
             )
         os.close(told)
         self.process = identify(self._guard.pid)

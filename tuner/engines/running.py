@@ -1,5 +1,6 @@
 """A server that is ready: run traffic on it, generate on its decode path, score on its prefill path."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -13,15 +14,16 @@ from tuner.core.measurement import FailureKind, Fingerprint, Measurement, Origin
 from tuner.core.ports import Generated, Scored, StartRequest
 from tuner.core.trial import Failed
 from tuner.core.workload import ServingWorkload, Workload
-from tuner.engines import traffic
+from tuner.engines import gauges, traffic
 from tuner.engines.engine import Deadlines
-from tuner.engines.helper import AnswerError, Helper, HelperError
+from tuner.engines.helper import AnswerError, Helper, HelperDiedError, NoAnswerError
 from tuner.engines.server import Server
 
 Question = TypeVar("Question")
 Answer = TypeVar("Answer")
 
 HIT_SHARE_AT_MOST = 0.05  # of random prompts in the prefix cache; more means that a prompt was seen before
+_MOVING = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total", "vllm:iteration_tokens_total_count")
 
 
 @dataclass(kw_only=True)
@@ -35,8 +37,9 @@ class RunningServer:
     fingerprint: Fingerprint
     ready_s: float
     deadlines: Deadlines
+    gauges: gauges.Gauges
     stopped: Callable[[], bool]
-    _runs: int = field(default=0, init=False)
+    _warm: set[ServingWorkload] = field(default_factory=set, init=False)
 
     @property
     def process(self) -> Process | None:
@@ -53,38 +56,41 @@ class RunningServer:
     def measure(self, workload: Workload, *, purpose: Purpose, repeat: int) -> Measurement | Failed:
         if not isinstance(workload, ServingWorkload):
             return Failed(kind=FailureKind.INFRASTRUCTURE, sentence=f"a server cannot run a {workload.kind} problem")
-        before = self._counters()
-        question = traffic.arguments(
-            workload,
-            base_url=self.server.base_url,
-            model=self.model.model,
-            served=self.server.name,
-            seed=workload.seed * 10_007 + repeat * 101 + 1,
-            warmups=workload.concurrency if self._runs == 0 else 1,
-        )
-        self._runs += 1
-        try:
-            result = self.bench.ask({"arguments": question}, timeout_s=self.deadlines.run_s)
-        except (AnswerError, HelperError) as error:
-            return self._failed(f"the benchmark gave no result: {error}")
-        requests = traffic.requests_of(result, workload)
+        if self.stopped():
+            return self._failed("")
+        if workload not in self._warm:
+            result = self._run(traffic.warm_up(workload), f"warm-up {repeat}")
+            if isinstance(result, Failed):
+                return result
+            self._warm.add(workload)
+        counted, used = self.server.counters(), gauges.cpu_seconds(self.server.guarded.members())
+        began_s = time.monotonic()
+        result = self._run(workload, f"repeat {repeat}")
+        if isinstance(result, Failed):
+            return result
+        ended_s = time.monotonic()
+        cpu_s = gauges.cpu_used(used, gauges.cpu_seconds(self.server.guarded.members()))
+        hits = hit_share(counted, self.server.counters())
+        requests = traffic.requests_of(result, workload, dummy_weights=self.model.extra.get("load-format") == "dummy")
         if isinstance(requests, traffic.Incomplete):
-            failed = self._failed(requests.sentence)
-            if failed.kind is FailureKind.INCOMPLETE:
-                return Failed(kind=requests.kind, sentence=failed.sentence, evidence=failed.evidence)
-            return failed
-        config = self.request.candidate
-        assert isinstance(config, ServingConfig)
-        found = traffic.metrics(requests, workload, gpus=config.gpus)
-        accepted, counters = traffic.speculation(result)
-        hits = hit_share(before, self._counters())
+            return self._failed(requests.sentence, otherwise=requests.kind)
         if workload.dataset == "random" and hits is not None and hits > HIT_SHARE_AT_MOST:
             return Failed(
                 kind=FailureKind.WRONG_OUTPUT,
                 sentence=f"{hits:.0%} of the random prompt tokens came from the prefix cache: they were seen before",
             )
-        share = {"prefix_cache_hit_share": hits} if hits is not None else {}
-        metrics, missing = finite({**found, **accepted, **share})
+        config = self.request.candidate
+        assert isinstance(config, ServingConfig)
+        accepted, counters = traffic.speculation(result)
+        read, readings = self.gauges.between(began_s, ended_s)
+        metrics, missing = finite(
+            {
+                **traffic.metrics(requests, workload, gpus=config.gpus),
+                **accepted,
+                **read,
+                **({"prefix_cache_hit_share": hits} if hits is not None else {}),
+            }
+        )
         return Measurement(
             start_id=self.request.start_id,
             workload_key=workload.key,
@@ -93,7 +99,7 @@ class RunningServer:
             origin=Origin.MEASURED,
             metrics=metrics,
             missing=missing,
-            samples={**requests.samples(), **counters},
+            samples={**requests.samples(), **counters, **readings, "server_cpu_s": [cpu_s]},
             seconds=float(result.get("duration") or 0.0),
         )
 
@@ -130,6 +136,8 @@ class RunningServer:
         try:
             with ThreadPoolExecutor(max_workers=concurrency) as pool:
                 return list(pool.map(ask, questions))
+        except httpx.TimeoutException as error:
+            return self._failed(f"a completion took too long: {error}", otherwise=FailureKind.HUNG)
         except (httpx.HTTPError, KeyError, ValueError, TypeError, IndexError) as error:
             return self._failed(f"a completion gave no usable answer: {type(error).__name__}: {error}")
 
@@ -142,31 +150,63 @@ class RunningServer:
         answer.raise_for_status()
         return answer.json()["choices"][0]
 
-    def _counters(self) -> Mapping[str, float]:
-        """The engine's own counters; empty where it has none to give."""
+    def _run(self, workload: ServingWorkload, run: str) -> Mapping[str, Any] | Failed:
+        """The benchmark's own result of one run of traffic. run: names it among the start's runs of that workload."""
+        question = traffic.arguments(
+            workload,
+            base_url=self.server.base_url,
+            model=self.model.model,
+            served=self.server.name,
+            seed=traffic.seed(workload, run),
+        )
         try:
-            text = self.server.http.get("/metrics").text
-        except httpx.HTTPError:
-            return {}
-        return parse_counters(text)
+            self.bench.ask({}, timeout_s=self.deadlines.request_s)  # its imports are no part of the run
+            watch = Standstill(self.server.counters, self.deadlines.request_s)
+            result: dict[str, Any] = self.bench.ask(
+                {"arguments": question}, timeout_s=self.deadlines.run_s, give_up=watch.sentence
+            )
+            return result
+        except AnswerError as error:
+            return self._failed(f"the benchmark failed: {error}")
+        except HelperDiedError as error:
+            return self._failed(str(error), otherwise=FailureKind.INFRASTRUCTURE)
+        except NoAnswerError as error:
+            kind = FailureKind.HUNG if watch.standing else FailureKind.INCOMPLETE
+            return self._failed(str(error), otherwise=kind)
 
-    def _failed(self, sentence: str) -> Failed:
+    def _failed(self, sentence: str, *, otherwise: FailureKind = FailureKind.INCOMPLETE) -> Failed:
         if self.stopped():
             return Failed(kind=FailureKind.INFRASTRUCTURE, sentence="the evaluator was stopped")
-        return self.server.failed(sentence)
+        return self.server.failed(sentence, otherwise=otherwise)
 
 
-def parse_counters(text: str) -> dict[str, float]:
-    """Prometheus text to name and sum over its labels."""
-    found: dict[str, float] = {}
-    for line in text.splitlines():
-        if line.startswith("vllm:") and " " in line:
-            name, _, value = line.rpartition(" ")
-            try:
-                found[name.partition("{")[0]] = found.get(name.partition("{")[0], 0.0) + float(value)
-            except ValueError:
-                continue
-    return found
+class Standstill:
+    """Tells when an engine under traffic has done nothing for `patience_s`: not one token, in or out.
+
+    Its counters are read seldom, so that reading them costs the measurement nothing.
+    """
+
+    def __init__(self, counters: Callable[[], Mapping[str, float]], patience_s: float) -> None:
+        self._counters = counters
+        self._patience_s = patience_s
+        self._pause_s = min(15.0, patience_s / 4)
+        self._seen: Mapping[str, float] = {}
+        self._moved_s = self._read_s = time.monotonic()
+        self.standing = False
+
+    def sentence(self) -> str:
+        """Why to give up; empty while it moves."""
+        now_s = time.monotonic()
+        if now_s - self._read_s < self._pause_s:
+            return ""
+        self._read_s = now_s
+        found = self._counters()
+        seen = {name: found[name] for name in _MOVING if name in found}
+        if seen and seen != self._seen:
+            self._seen, self._moved_s = seen, now_s
+            return ""
+        self.standing = now_s - self._moved_s >= self._patience_s
+        return f"the engine did nothing for {now_s - self._moved_s:.0f} s" if self.standing else ""
 
 
 def hit_share(before: Mapping[str, float], after: Mapping[str, float]) -> float | None:

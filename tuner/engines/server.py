@@ -2,7 +2,7 @@
 
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,12 +20,14 @@ POLL_S = 0.25
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """What to start. yaml: the exported configuration.   overlay: arguments of the benchmark, behind the file's.
-    variables: further environment.   name: unique, and the served model's name: an answer under it is ours."""
+    variables: further environment.   name: unique, and the served model's name: an answer under it is ours.
+    locks: descriptors that stay open until the last process is gone."""
 
     name: str
     yaml: str
     overlay: tuple[str, ...]
     variables: Mapping[str, str]
+    locks: Sequence[int] = ()
 
 
 class Server:
@@ -57,7 +59,13 @@ class Server:
             *engine.arguments,
         )
         self._started_s = time.monotonic()
-        self.guarded = Guarded(self.command, environment=engine.variables(recipe.variables), cwd=folder, log=self.log)
+        self.guarded = Guarded(
+            self.command,
+            environment=engine.variables(recipe.variables),
+            cwd=folder,
+            log=self.log,
+            locks=recipe.locks,
+        )
         self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=5.0, trust_env=False)
 
     @property
@@ -94,20 +102,26 @@ class Server:
         served = [model.get("id") for model in models.get("data", [])]
         return self.guarded.exit_code is None and self.name in served
 
-    def failed(self, sentence: str) -> Failed:
-        """A run did not yield numbers: the engine died, hangs, or only this run is incomplete."""
+    def failed(self, sentence: str, *, otherwise: FailureKind = FailureKind.INCOMPLETE) -> Failed:
+        """A run did not yield numbers: the engine died, or hangs, or its log says why.
+
+        otherwise: the kind where it lives, answers, and its log names no cause.
+        """
         time.sleep(0.5)  # an engine core that was killed takes its API server with it after about 2 s
         if self.guarded.exit_code is None and not self.is_healthy():
             deadline = time.monotonic() + 5.0
             while self.guarded.exit_code is None and time.monotonic() < deadline:
                 time.sleep(POLL_S)
             if self.guarded.exit_code is None:
-                return Failed(
-                    kind=FailureKind.HUNG,
-                    sentence=f"the engine no longer answers: {sentence}",
-                    evidence=failures.evidence(self.command, self.log, None),
-                )
-        return failures.of_traffic(self.command, self.log, self.guarded.exit_code, sentence)
+                otherwise, sentence = FailureKind.HUNG, f"the engine no longer answers: {sentence}"
+        return failures.of_traffic(self.command, self.log, self.guarded.exit_code, sentence, otherwise=otherwise)
+
+    def counters(self) -> Mapping[str, float]:
+        """The engine's own counters by name, summed over their labels; empty where it has none to give."""
+        try:
+            return parse_counters(self.http.get("/metrics").text)
+        except httpx.HTTPError:
+            return {}
 
     def stop(self) -> None:
         self.http.close()
@@ -120,3 +134,16 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def parse_counters(text: str) -> dict[str, float]:
+    """Prometheus text to name and sum over its labels."""
+    found: dict[str, float] = {}
+    for line in text.splitlines():
+        if line.startswith("vllm:") and " " in line:
+            name, _, value = line.rpartition(" ")
+            try:
+                found[name.partition("{")[0]] = found.get(name.partition("{")[0], 0.0) + float(value)
+            except ValueError:
+                continue
+    return found

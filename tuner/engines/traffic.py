@@ -6,14 +6,16 @@ its ITL counts chunks rather than tokens, and a summary cannot be checked again.
 
 import math
 import statistics
+import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tuner.core.measurement import FailureKind, Measurement
 from tuner.core.workload import ServingWorkload, Workload
 
 PERCENTILES = (50, 90, 99)
+WARM_UP_TOKENS = 32
 TPOT_LEAST_MS = 0.01  # 100,000 tokens/s for one user: no decoder is that fast, so below it the clock or the stream lies
 
 
@@ -65,17 +67,34 @@ def recomputed(measurement: Measurement, workload: Workload, gpus: int) -> dict[
 _SAMPLES = {"start_s", "ttft_ms", "latency_ms", "output_tokens"}
 
 
-def arguments(
-    workload: ServingWorkload, *, base_url: str, model: str, served: str, seed: int, warmups: int
-) -> list[str]:
-    """For `vllm bench serve`. seed: differs between repeats, so that no prompt was seen before."""
+def seed(workload: ServingWorkload, run: str) -> int:
+    """Differs between workloads and runs, so that no prompt was seen before; the same in every start, so that
+    candidates answer the same prompts."""
+    return zlib.crc32(f"{workload.key} {workload.seed} {run}".encode())
+
+
+def warm_up(workload: ServingWorkload) -> ServingWorkload:
+    """Traffic of the same shape, to be thrown away: as many requests as run at once, of few tokens.
+
+    The benchmark's own warm-up repeats its first prompt, which a prefix cache then holds when it is measured.
+    """
+    return replace(
+        workload,
+        requests=workload.concurrency,
+        output_tokens=min(WARM_UP_TOKENS, workload.output_tokens),
+        request_rate=None,
+    )
+
+
+def arguments(workload: ServingWorkload, *, base_url: str, model: str, served: str, seed: int) -> list[str]:
+    """For `vllm bench serve`, without a warm-up of its own."""
     rate = "inf" if workload.request_rate is None else str(workload.request_rate)
     return [
         *("--backend", "openai", "--base-url", base_url, "--endpoint", "/v1/completions"),
         *("--model", model, "--served-model-name", served, "--tokenizer", model),
         *_dataset(workload),
         *("--num-prompts", str(workload.requests), "--max-concurrency", str(workload.concurrency)),
-        *("--request-rate", rate, "--seed", str(seed), "--num-warmups", str(warmups)),
+        *("--request-rate", rate, "--seed", str(seed), "--num-warmups", "0"),
         *("--temperature", "0", "--ignore-eos"),
     ]
 
@@ -95,8 +114,13 @@ def _dataset(workload: ServingWorkload) -> list[str]:
     ]
 
 
-def requests_of(result: Mapping[str, Any], workload: ServingWorkload) -> Requests | Incomplete:
-    """The requests of a result, or why it must not be believed."""
+def requests_of(
+    result: Mapping[str, Any], workload: ServingWorkload, *, dummy_weights: bool = False
+) -> Requests | Incomplete:
+    """The requests of a result, or why it must not be believed.
+
+    dummy_weights: a model that may well say nothing but special tokens, which have no text.
+    """
     errors = [str(error) for error in result.get("errors", []) if error]
     completed, failed = int(result.get("completed") or 0), int(result.get("failed") or 0)
     if failed or completed < workload.requests:
@@ -108,7 +132,11 @@ def requests_of(result: Mapping[str, Any], workload: ServingWorkload) -> Request
     if min(tokens, default=0) == 0:
         empty = sum(1 for count in tokens if count == 0)
         return Incomplete(FailureKind.WRONG_OUTPUT, f"{empty} of {len(tokens)} requests ended well without a token")
-    if workload.dataset == "random" and min(tokens) < 0.9 * workload.output_tokens:
+    if not dummy_weights and not any(result.get("generated_texts", ["?"])):
+        return Incomplete(FailureKind.WRONG_OUTPUT, f"{len(tokens)} requests ended well, all with an empty text")
+    # Streams that break off after the first chunk count as completed there. No request may end before its length;
+    # where the server does not count its tokens, the benchmark encodes the text again, which may give a few less.
+    if min(tokens) < 0.9 * workload.output_tokens:
         return Incomplete(
             FailureKind.WRONG_OUTPUT,
             f"a request gave {min(tokens)} of {workload.output_tokens} tokens although it may not end",

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from tuner.core.measurement import FailureKind
 from tuner.core.workload import ServingWorkload
 from tuner.engines import traffic
-from tuner.engines.running import hit_share, parse_counters
+from tuner.engines.running import hit_share
+from tuner.engines.server import parse_counters
 
 
 def workload(**changes: Any) -> ServingWorkload:
@@ -111,11 +112,42 @@ def test_acceptance_is_one_plus_accepted_over_drafts() -> None:
 
 
 def test_the_seed_is_part_of_the_arguments_and_the_rate_is_a_float() -> None:
-    asked = traffic.arguments(
-        workload(request_rate=0.25), base_url="http://x", model="m", served="s", seed=42, warmups=1
-    )
+    asked = traffic.arguments(workload(request_rate=0.25), base_url="http://x", model="m", served="s", seed=42)
     assert asked[asked.index("--seed") + 1] == "42"
     assert asked[asked.index("--request-rate") + 1] == "0.25"
+    assert asked[asked.index("--num-warmups") + 1] == "0"
+
+
+def test_no_two_runs_of_a_start_share_their_prompts() -> None:
+    """The same seed at two concurrencies gave the same prompts, and a warm prefix cache for the second."""
+    workloads = [workload(concurrency=c, context_tokens=n) for c in (1, 8, 32) for n in (8, 8192)]
+    runs = ["warm-up 0", *(f"repeat {repeat}" for repeat in range(20))]
+    assert len({traffic.seed(w, run) for w in workloads for run in runs}) == len(workloads) * len(runs)
+    assert traffic.seed(workloads[0], "repeat 0") == traffic.seed(workload(concurrency=1), "repeat 0")
+    assert traffic.seed(workload(seed=1), "repeat 0") != traffic.seed(workload(seed=2), "repeat 0")
+
+
+def test_a_warm_up_has_the_shape_of_the_run_and_little_of_its_length() -> None:
+    warm = traffic.warm_up(workload(concurrency=7, output_tokens=1000, context_tokens=500, request_rate=0.1))
+    assert (warm.requests, warm.concurrency, warm.output_tokens) == (7, 7, traffic.WARM_UP_TOKENS)
+    assert (warm.prompt_tokens, warm.request_rate) == (500, None)
+
+
+def test_empty_texts_are_wrong_unless_the_weights_are_random() -> None:
+    """A server that counts tokens and says nothing; random weights may say nothing but special tokens."""
+    silent = result(generated_texts=[""] * 4)
+    found = traffic.requests_of(silent, workload())
+    assert isinstance(found, traffic.Incomplete)
+    assert found.kind is FailureKind.WRONG_OUTPUT
+    assert "empty text" in found.sentence
+    assert isinstance(traffic.requests_of(silent, workload(), dummy_weights=True), traffic.Requests)
+    assert isinstance(traffic.requests_of(result(generated_texts=["", "a", "", ""]), workload()), traffic.Requests)
+
+
+def test_a_stream_that_breaks_off_is_no_output_whatever_the_dataset() -> None:
+    found = traffic.requests_of(result(output_lens=[5, 5, 5, 1]), workload(dataset="prompts.jsonl"))
+    assert isinstance(found, traffic.Incomplete)
+    assert found.kind is FailureKind.WRONG_OUTPUT
 
 
 @given(

@@ -3,7 +3,9 @@
 Nothing is loaded onto a device. The first question costs seconds, each later one a fraction of a second.
 """
 
+import contextlib
 import importlib
+import io
 from typing import Any
 
 from tuner_inside.channel import serve
@@ -25,15 +27,18 @@ def main() -> None:
 
     def answer(question: dict[str, Any]) -> dict[str, Any]:
         """question: `{"config": path of a YAML file, "arguments": [...]}`.   Returns `{"refusal": text or null}`."""
+        said = io.StringIO()
         root = FlexibleArgumentParser()
         commands = root.add_subparsers(dest="command")
         make_arg_parser(commands.add_parser("serve"))
         try:
-            namespace = root.parse_args(["serve", "--config", question["config"], *question.get("arguments", [])])
+            with contextlib.redirect_stderr(said):
+                namespace = root.parse_args(["serve", "--config", question["config"], *question.get("arguments", [])])
             arguments = AsyncEngineArgs.from_cli_args(namespace)
             arguments.create_engine_config(usage_context=UsageContext.OPENAI_API_SERVER)
-        except SystemExit as error:
-            return {"refusal": f"vLLM's parser refused an option (exit {error.code})"}
+        except SystemExit:
+            last = (said.getvalue().strip().splitlines() or ["no reason given"])[-1]
+            return {"refusal": f"vLLM's parser refused an option: {last.partition('error: ')[2] or last}"}
         except (ValueError, TypeError, AssertionError, NotImplementedError, RuntimeError, OSError) as error:
             return {"refusal": f"{type(error).__name__}: {error}"}
         return {"refusal": None}
