@@ -26,6 +26,16 @@ HIT_SHARE_AT_MOST = 0.05  # of random prompts in the prefix cache; more means th
 _MOVING = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total", "vllm:iteration_tokens_total_count")
 
 
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """What one run of traffic yields, before it is told what it was for."""
+
+    metrics: dict[str, float]
+    missing: dict[str, str]
+    samples: dict[str, list[float]]
+    seconds: float
+
+
 @dataclass(kw_only=True)
 class RunningServer:
     """Implements `Running`. stopped: whether the evaluator was closed; what fails then is no fault of it."""
@@ -59,49 +69,56 @@ class RunningServer:
         if self.stopped():
             return self._failed("")
         if workload not in self._warm:
-            result = self._run(traffic.warm_up(workload), f"warm-up {repeat}")
-            if isinstance(result, Failed):
-                return result
+            warmed = self._traffic(traffic.warm_up(workload), f"warm-up {repeat}")
+            if isinstance(warmed, Failed):
+                return warmed
             self._warm.add(workload)
-        counted, used = self.server.counters(), gauges.cpu_seconds(self.server.guarded.members())
-        began_s = time.monotonic()
-        result = self._run(workload, f"repeat {repeat}")
-        if isinstance(result, Failed):
-            return result
-        ended_s = time.monotonic()
-        cpu_s = gauges.cpu_used(used, gauges.cpu_seconds(self.server.guarded.members()))
-        hits = hit_share(counted, self.server.counters())
-        requests = traffic.requests_of(result, workload, dummy_weights=self.model.extra.get("load-format") == "dummy")
-        if isinstance(requests, traffic.Incomplete):
-            return self._failed(requests.sentence, otherwise=requests.kind)
-        if workload.dataset == "random" and hits is not None and hits > HIT_SHARE_AT_MOST:
-            return Failed(
-                kind=FailureKind.WRONG_OUTPUT,
-                sentence=f"{hits:.0%} of the random prompt tokens came from the prefix cache: they were seen before",
-            )
-        config = self.request.candidate
-        assert isinstance(config, ServingConfig)
-        accepted, counters = traffic.speculation(result)
-        read, readings = self.gauges.between(began_s, ended_s)
-        metrics, missing = finite(
-            {
-                **traffic.metrics(requests, workload, gpus=config.gpus),
-                **accepted,
-                **read,
-                **({"prefix_cache_hit_share": hits} if hits is not None else {}),
-            }
-        )
+        run = self._measured(workload, f"repeat {repeat}")
+        if isinstance(run, traffic.Incomplete) and run.again:
+            run = self._measured(workload, f"repeat {repeat} again")
+        if isinstance(run, traffic.Incomplete):
+            return self._failed(run.sentence, otherwise=run.kind)
+        if isinstance(run, Failed):
+            return run
         return Measurement(
             start_id=self.request.start_id,
             workload_key=workload.key,
             purpose=purpose,
             repeat=repeat,
             origin=Origin.MEASURED,
-            metrics=metrics,
-            missing=missing,
-            samples={**requests.samples(), **counters, **readings, "server_cpu_s": [cpu_s]},
-            seconds=float(result.get("duration") or 0.0),
+            metrics=run.metrics,
+            missing=run.missing,
+            samples=run.samples,
+            seconds=run.seconds,
         )
+
+    def _measured(self, workload: ServingWorkload, name: str) -> _Run | traffic.Incomplete | Failed:
+        """One run of traffic, with what the engine's counters and the machine's gauges say of it."""
+        counted, used = self.server.counters(), gauges.cpu_seconds(self.server.guarded.members())
+        began_s = time.monotonic()
+        result = self._traffic(workload, name)
+        ended_s = time.monotonic()
+        if isinstance(result, Failed):
+            return result
+        cpu_s = gauges.cpu_used(used, gauges.cpu_seconds(self.server.guarded.members()))
+        hits = hit_share(counted, self.server.counters())
+        requests = traffic.requests_of(result, workload, dummy_weights=self.model.extra.get("load-format") == "dummy")
+        if isinstance(requests, traffic.Incomplete):
+            return requests
+        if workload.dataset == "random" and hits is not None and hits > HIT_SHARE_AT_MOST:
+            return traffic.Incomplete(
+                FailureKind.WRONG_OUTPUT,
+                f"{hits:.0%} of the random prompt tokens came from the prefix cache: they were seen before",
+            )
+        config = self.request.candidate
+        assert isinstance(config, ServingConfig)
+        found = traffic.metrics(requests, workload, gpus=config.gpus)
+        accepted, drafted = traffic.speculation(result)
+        read, readings = self.gauges.between(began_s, ended_s)
+        share = {"prefix_cache_hit_share": hits} if hits is not None else {}
+        metrics, missing = finite({**found, **accepted, **read, **share})
+        samples = {**requests.samples(), **drafted, **readings, "server_cpu_s": [cpu_s]}
+        return _Run(metrics, missing, samples, float(result.get("duration") or 0.0))
 
     def generate(
         self, prompts: Sequence[Sequence[int]], *, max_tokens: int, concurrency: int
@@ -150,7 +167,7 @@ class RunningServer:
         answer.raise_for_status()
         return answer.json()["choices"][0]
 
-    def _run(self, workload: ServingWorkload, run: str) -> Mapping[str, Any] | Failed:
+    def _traffic(self, workload: ServingWorkload, run: str) -> Mapping[str, Any] | Failed:
         """The benchmark's own result of one run of traffic. run: names it among the start's runs of that workload."""
         question = traffic.arguments(
             workload,

@@ -126,8 +126,10 @@ def test_the_lock_of_a_killed_tuner_holds_until_its_engine_is_gone(tmp_path: Pat
         "import os, time; from pathlib import Path; from tuner.engines.devices import Devices;"
         "from tuner.engines.process import Guarded; here = Path(os.environ['HERE']);"
         "held = Devices(visible=None, patience_s=1, usage=lambda: {0: 0}, folder=here).hold(1, stopped=lambda: False);"
-        "g = Guarded(['bash', '-c', 'trap \"\" TERM; while :; do sleep 0.1; done'], environment=dict(os.environ),"
-        " cwd=here, log=here / 'log', grace_s=1.5, locks=held.locks);"
+        "log = here / 'log';"
+        "g = Guarded(['bash', '-c', 'trap \"\" TERM; echo up; while :; do sleep 0.1; done'],"
+        " environment=dict(os.environ), cwd=here, log=log, grace_s=1.5, locks=held.locks)\n"
+        "while log.read_text() != 'up\\n': time.sleep(0.02)\n"
         "print('ready', flush=True); time.sleep(600)"
     )
     parent = subprocess.Popen(

@@ -144,6 +144,15 @@ def test_empty_texts_are_wrong_unless_the_weights_are_random() -> None:
     assert isinstance(traffic.requests_of(result(generated_texts=["", "a", "", ""]), workload()), traffic.Requests)
 
 
+def test_a_stream_that_came_all_at_once_is_the_machines_doing_and_is_asked_for_again() -> None:
+    """Seen once on two busy cores: 64 tokens within 0.3 ms after half a second in which nobody was scheduled."""
+    found = traffic.requests_of(result(itls=[[0.1] * 4] * 3 + [[1e-6] * 4]), workload())
+    assert isinstance(found, traffic.Incomplete)
+    assert found.kind is FailureKind.INCOMPLETE
+    assert found.again
+    assert found.sentence.startswith("1 of 4 requests has times that cannot be")
+
+
 def test_a_stream_that_breaks_off_is_no_output_whatever_the_dataset() -> None:
     found = traffic.requests_of(result(output_lens=[5, 5, 5, 1]), workload(dataset="prompts.jsonl"))
     assert isinstance(found, traffic.Incomplete)
