@@ -16,17 +16,18 @@ from scipy.optimize import minimize
 
 from kernels.roofline import Gpu, floor_us
 from search_spaces.candidate import Candidate
-from search_spaces.gemm import SKINNY_REGISTERS, SkinnyTile
+from search_spaces.gemm import REGISTERS, THREAD_REGISTERS, SkinnyTile
 from tuner.core.ports import Belief
 from tuner.core.workload import GemmProblem, Workload
 
 Array = NDArray[np.float64]
 Examples = Mapping[GemmProblem, Mapping[SkinnyTile, float]]  # microseconds
 
-WORTH_LEARNING = 1.6  # times the fastest of its problem; what the slow ones do would only blur the fast ones
+WORTH_LEARNING = 1.4  # times the fastest of its problem; what the slow ones do would only blur the fast ones
 ROWS_APART = 2.0  # problems with up to twice, or down to half, the rows are asked
-FIT_POINTS, ASKED_POINTS = 700, 2000  # the process is cubic in them: 1 s and 1 s
-REGISTERS, MOST_BLOCKS = 65_536, 32  # of one multiprocessor
+FIT_POINTS, ASKED_POINTS = 1000, 3000  # the process is cubic in them
+MOST_BLOCKS, MOST_THREADS = 32, 2048  # on one multiprocessor
+FIXED_REGISTERS = 20  # of a thread, for addresses and counters
 LIBRARY_SD = 0.3
 
 
@@ -36,16 +37,20 @@ def describe(tiles: Sequence[SkinnyTile], problem: GemmProblem, gpu: Gpu) -> Arr
     block, columns, unroll, width = raw.T
     steps = problem.k / (block * width)
     blocks = problem.n / columns
-    resident = np.minimum(REGISTERS / SKINNY_REGISTERS / block, MOST_BLOCKS) * gpu.multiprocessors
+    sums = problem.m * columns
+    operands = (problem.m + columns) * width / 2 * unroll
+    registers = np.clip(FIXED_REGISTERS + sums + operands, 32, THREAD_REGISTERS)
+    threads = np.minimum(MOST_THREADS, REGISTERS / registers)
+    resident = np.clip(np.floor(threads / block), 1, MOST_BLOCKS) * gpu.multiprocessors
     waves = blocks / resident
     one = np.ones_like(block)
     features = (
         block, columns, unroll, width,
         one * problem.m, one * problem.n, one * problem.k,
-        steps, blocks,
+        steps, blocks, sums, registers, waves,
         np.ceil(waves) / waves,  # the last wave's emptiness
         np.ceil(steps / unroll) * unroll / steps,  # the remainder of the unrolled loop
-        problem.m * columns,  # sums that a thread keeps
+        np.minimum(resident, blocks) * block * columns * unroll * width,  # weights in flight
     )  # fmt: skip
     described: Array = np.log2(np.stack(features, axis=1))
     return described

@@ -15,8 +15,7 @@ MAX_ROWS = 16
 WARP = 32
 MAX_THREADS = 1024  # of a block; CUDA programming guide, every compute capability from 2.0
 MAX_SMEM_BYTES = 227 * 1024  # of a block, compute capability 9.0, 10.0 and 10.3
-REGISTERS = 65_536  # of a multiprocessor, 32 bits each
-SKINNY_REGISTERS = 64  # a thread's; vLLM compiles this kernel with -maxrregcount=64
+REGISTERS, THREAD_REGISTERS = 65_536, 255  # of a multiprocessor and of a thread at most, 32 bits each
 BYTES = 2  # of a bfloat16
 PREFETCHED_TILES = 2  # along k, where k is known to the compiler
 CTA_K = 128  # of the split-K kernel
@@ -55,6 +54,10 @@ class SkinnyTile:
     def smem_bytes(self, m: int) -> int:
         """Partial sums: one float32 a row, column and warp."""
         return m * self.outputs_per_block * (self.block_size // WARP) * 4
+
+    def registers(self, m: int) -> int:
+        """The fewest that a thread can do with: a float32 sum for each row and column, and one step's operands."""
+        return m * self.outputs_per_block + (m + self.outputs_per_block) * self.vector_width * BYTES // 4
 
     def values(self) -> dict[str, Scalar]:
         return {name: value for name, value in asdict(self).items() if value is not None}
@@ -181,10 +184,10 @@ def skinny_rules(n: int, k: int, m: int) -> tuple[Rule, ...]:
             lambda t: t.smem_bytes(m) <= MAX_SMEM_BYTES,
         ),
         rule(
-            "register-file",
-            "the threads of a block, at 64 registers each, fit in one multiprocessor's 65,536",
-            "CUDA programming guide; vLLM compiles with -maxrregcount=64",
-            lambda t: t.block_size * SKINNY_REGISTERS <= REGISTERS,
+            "no-spills",
+            "a thread's sums and operands fit in its 255 registers, and a block's in one multiprocessor's 65,536",
+            "CUDA programming guide, compute capabilities 9.0 and 10.x; -maxrregcount is inert beside .reqntid",
+            lambda t: t.registers(m) <= min(THREAD_REGISTERS, REGISTERS // max(1, t.block_size)),
         ),
     )
 

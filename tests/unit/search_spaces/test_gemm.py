@@ -54,7 +54,8 @@ def test_the_feasible_points_are_the_tiles_that_ran_on_a_gpu() -> None:
         (SkinnyTile(block_size=96, outputs_per_block=1), "whole-k-tiles"),
         (SkinnyTile(block_size=32, outputs_per_block=1, static_k=4096), "static-k"),
         (SkinnyTile(block_size=1024, outputs_per_block=7168), "skinny-smem"),
-        (SkinnyTile(block_size=2048, outputs_per_block=1, vector_width=2), "register-file"),
+        (SkinnyTile(block_size=32, outputs_per_block=256), "no-spills"),
+        (SkinnyTile(block_size=1024, outputs_per_block=56, vector_width=4), "no-spills"),
     ],
 )
 def test_an_illegal_tile_is_refused_by_the_clause_that_says_why(tile: SkinnyTile, rule: str) -> None:
