@@ -95,12 +95,18 @@ def _attention(kv: str) -> _Grid:
     contexts = tuple(sorted({context for _, context in found}))
     # The largest batches lack the longest contexts; only complete rows are used.
     batches = tuple(b for b in sorted({b for b, _ in found}) if all((b, c) in found for c in contexts))
+    # BF16 keys are never faster than FP8 ones; where the timings say so by 0.1 us, it is noise.
+    fp8 = _attention("fp8") if kv != "fp8" else None
     rows: list[tuple[float, ...]] = []
+
+    def least(batch: int, context: int) -> float:
+        return fp8.us[fp8.batches.index(batch)][fp8.contexts.index(context)] if fp8 is not None else 0.0
+
     for batch in batches:
         row: list[float] = []
         for place, context in enumerate(contexts):
             added = max(0.0, found[batch, context] - found[batch, contexts[0]])
-            row.append(max(added, row[-1] if row else 0.0, rows[-1][place] if rows else 0.0))
+            row.append(max(added, row[-1] if row else 0.0, rows[-1][place] if rows else 0.0, least(batch, context)))
         rows.append(tuple(row))
     return _Grid(batches, tuple(map(math.log2, batches)), contexts, tuple(rows))
 

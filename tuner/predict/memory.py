@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from search_spaces.candidate import Candidate
-from search_spaces.knob import Scalar
 from search_spaces.rule import Reason
 from search_spaces.serving import ServingConfig
 from tuner.core.ports import Check
@@ -40,11 +39,13 @@ def bytes_needed(config: ServingConfig, *, requests: int, context: int) -> Mappi
     )
 
 
-def usable_bytes(config: ServingConfig, gpu: str) -> float:
-    """Raises KeyError for a GPU whose memory is not known here."""
-    options: dict[str, Scalar] = {name.replace("-", "_"): value for name, value in config.options}
-    share = options.get("gpu_memory_utilization")
-    return DEVICE_BYTES[gpu] * (float(share) if share is not None else USABLE)
+def usable_bytes(config: ServingConfig, gpu: str, *, share: float = USABLE) -> float:
+    """share: of the memory that vLLM may take, where the configuration does not say.
+
+    Raises KeyError for a GPU whose memory is not known here.
+    """
+    said = {name.replace("-", "_"): value for name, value in config.options}.get("gpu_memory_utilization")
+    return DEVICE_BYTES[gpu] * (float(said) if said is not None else share)
 
 
 def largest_context(config: ServingConfig, gpu: str, *, requests: int) -> int:
@@ -68,13 +69,15 @@ def memory_check(file: StudyFile) -> Check:
     Keys and values may be paged out and requests preempted, so one request is what must fit.
     """
     serving = [workload for workload in file.workloads if isinstance(workload, ServingWorkload)]
+    options = {name.replace("-", "_"): value for name, value in file.engine.options.items()}
+    share = float(options.get("gpu_memory_utilization", USABLE))
 
     def check(candidate: Candidate) -> Sequence[Reason]:
         if not isinstance(candidate, ServingConfig) or file.hardware.gpu not in DEVICE_BYTES:
             return ()
         for workload in serving:
             parts = bytes_needed(candidate, requests=1, context=workload.max_model_len)
-            total, usable = math.fsum(parts.values()), usable_bytes(candidate, file.hardware.gpu)
+            total, usable = math.fsum(parts.values()), usable_bytes(candidate, file.hardware.gpu, share=share)
             if total > usable:
                 return (_reason(workload, parts, total, usable),)
         return ()
