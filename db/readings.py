@@ -60,7 +60,7 @@ class SqlReadings:
         with self._sessions.reading() as session:
             number, seconds = session.execute(ready).one()
             return Census(
-                studies=dict(session.execute(studies).tuples()),
+                studies=dict(session.execute(studies).all()),
                 trials={outcome or RUNNING: count for outcome, count in session.execute(trials)},
                 held_s={ended or "": (count, total or 0.0) for ended, count, total in session.execute(held)},
                 ready=(number, seconds or 0.0),

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Column, Table
 
+from tuner.app import cli_service
 from tuner.core.study_file import load
 
 DONE, FAILED, WRONG_INPUT, NOTHING_TO_EXPORT, INTERRUPTED = 0, 1, 2, 3, 130
@@ -152,11 +153,19 @@ def run(
 
 
 @app.command("list")
-def list_studies(db: DbOption = None, as_json: JsonOption = False, limit: int = 50) -> None:
-    """List studies, newest first."""
+def list_studies(
+    db: DbOption = None,
+    server: cli_service.ServerOption = None,
+    as_json: JsonOption = False,
+    limit: int = 50,
+) -> None:
+    """List studies, newest first; with --server those of a service."""
     from tuner.app import reading
     from tuner.app.wiring import connected
 
+    if server is not None:
+        cli_service.list_from_server(server, limit=limit, as_json=as_json)
+        return
     with connected(db) as studies:
         found = studies.find(limit=limit)
         if as_json:
@@ -282,6 +291,9 @@ def verify(
         raise StoppedError(f"{card}: {len(mismatches)} numbers do not follow from their samples")
     if not as_json:
         out.print(f"{card}: every number follows from its samples", markup=False)
+
+
+cli_service.register(app)
 
 
 @db_app.command("upgrade")

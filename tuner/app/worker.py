@@ -1,0 +1,182 @@
+"""Run whatever study is queued, one after the other, until told to stop. The loop is that of `tuner run`."""
+
+import contextlib
+import ctypes
+import logging
+import os
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+import tenacity
+
+from search_spaces.space import SpaceError
+from tuner.app.errors import WrongInputError
+from tuner.core.loop import Loop, Parts, Progress, StudyFailedError
+from tuner.core.ports import Studies
+from tuner.core.starts import LEASE_S, StudyCancelledError
+from tuner.core.study import IllegalStateError, Lease, LeaseLostError, Study, StudyState
+from tuner.core.study_file import StudyFile, StudyFileError
+from tuner.predict import PredictError
+
+POLL_S = 1.0
+WAIT_S = 60.0  # for a database that restarts
+_PR_SET_PDEATHSIG = 1
+
+log = logging.getLogger("tuner.worker")
+
+
+class MakesParts(Protocol):
+    def __call__(self, file: StudyFile, studies: Studies, progress: Progress) -> AbstractContextManager[Parts]: ...
+
+
+class StopNowError(BaseException):
+    """SIGTERM or SIGINT; engines are stopped on the way out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worker:
+    """owner: this process among all.   unavailable: exceptions that mean that the database cannot answer now."""
+
+    owner: str
+    studies: Studies
+    parts: MakesParts
+    unavailable: tuple[type[Exception], ...] = ()
+
+    def run(self, stop: threading.Event) -> None:
+        """Until `stop` is set, or StopNowError comes from a signal."""
+        while not stop.is_set():
+            try:
+                lease = self.studies.claim(self.owner, ttl_s=LEASE_S)
+                if lease is None:
+                    stop.wait(POLL_S)
+                else:
+                    self.run_one(lease)
+            except self.unavailable as error:
+                log.warning("%s; trying again", error)
+                stop.wait(POLL_S)
+
+    def run_one(self, lease: Lease) -> None:
+        """One study to its end, or as far as the lease and the database allow; the lease is given back."""
+        study = self.studies.get(lease.study_id)
+        held = _Held(lease)
+        log.info("study %s: %s", study.id, study.name.encode("unicode_escape").decode())
+        try:
+            self._live(study, held)
+        except LeaseLostError as error:
+            log.warning("%s", error)
+        finally:
+            self._release(held.lease)
+
+    def _live(self, study: Study, held: "_Held") -> None:
+        try:
+            with self.parts(study.file, self.studies, _quiet) as parts:
+                loop = Loop(study, held.lease, parts)
+                try:
+                    loop.run()
+                except StudyCancelledError:
+                    held.lease = loop.lease
+                    self._prove_gone(study, parts)
+                    self._end(held.lease, StudyState.CANCELLED, "cancelled on request")
+                finally:
+                    held.lease = loop.lease
+        except (StudyFailedError, StudyFileError, SpaceError, PredictError, WrongInputError) as error:
+            self._end(held.lease, StudyState.FAILED, str(error))
+        except LeaseLostError:
+            raise
+        except Exception as error:
+            if isinstance(error, self.unavailable):
+                raise
+            # A bug, or what no rule foresaw. Raised further it would end this worker, and the next one that claims the
+            # oldest study, and so on: one study would stop them all.
+            log.exception("study %s: a bug", study.id)
+            self._end(held.lease, StudyState.FAILED, f"internal error, {type(error).__name__}: {error}")
+
+    def _prove_gone(self, study: Study, parts: Parts) -> None:
+        """Look at every process that the study ever started before it is said to be cancelled."""
+        processes = [start.process for start in self.studies.starts(study.id) if start.process is not None]
+        left = sum(parts.reap(process) for process in processes)
+        self.studies.add_event(study.id, "engines_gone", {"starts": len(processes), "were_alive": left})
+
+    def _end(self, lease: Lease, state: StudyState, reason: str) -> None:
+        with contextlib.suppress(IllegalStateError):  # it had come to its end before the failure
+            self.studies.set_state(lease, state, reason)
+            self.studies.add_event(lease.study_id, f"study_{state}", {"reason": reason})
+        log.info("study %s: %s, %s", lease.study_id, state, reason)
+
+    def _release(self, lease: Lease) -> None:
+        """Where it cannot be given back it runs out by itself."""
+        with contextlib.suppress(LeaseLostError, *self.unavailable):
+            self.studies.release(lease)
+
+
+@dataclass(slots=True)
+class _Held:
+    lease: Lease
+
+
+def _quiet(_kind: str, _data: Mapping[str, object]) -> None:
+    """Events are in the tables; a worker has no terminal."""
+
+
+@contextlib.contextmanager
+def stopped_by_signals() -> Iterator[None]:
+    """SIGTERM and SIGINT raise StopNowError in the main thread, once; the second one cannot disturb the way out."""
+
+    def stop(_number: int, _frame: object) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+        raise StopNowError
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    with contextlib.suppress(StopNowError):
+        yield
+
+
+def end_with(parent: int) -> None:
+    """Get SIGTERM when the process that started us dies, however it dies (Linux).
+
+    Raises:
+        StopNowError: it has died already.
+    """
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != parent:
+        raise StopNowError
+
+
+def is_away(unavailable: tuple[type[Exception], ...]) -> tenacity.Retrying:
+    """Repeats what could not reach the database for up to WAIT_S."""
+    return tenacity.Retrying(
+        retry=tenacity.retry_if_exception_type(unavailable),
+        wait=tenacity.wait_random(0.5, 1.5),
+        stop=tenacity.stop_after_delay(WAIT_S),
+        reraise=True,
+    )
+
+
+def work(url: str, *, ends_with: int | None = None) -> None:
+    """A worker on the database behind a URL, until SIGTERM or SIGINT."""
+    from db.engine import open_database, upgrade
+    from db.errors import DatabaseError
+    from db.studies import SqlStudies
+    from tuner.app import wiring
+    from tuner.app.clock import SystemClock
+
+    with stopped_by_signals():
+        if ends_with is not None:
+            end_with(ends_with)
+        engine = is_away((DatabaseError,))(open_database, url)
+        try:
+            upgrade(engine)
+            Worker(
+                owner=wiring.owner(),
+                studies=SqlStudies(engine, SystemClock(), wait_s=WAIT_S),
+                parts=wiring.parts,
+                unavailable=(DatabaseError,),
+            ).run(threading.Event())
+        finally:
+            engine.dispose()
