@@ -1,26 +1,48 @@
 """Make a small Llama with random weights and a byte-level tokenizer; nothing is downloaded.
 
-Run by the interpreter of the engine: make_tiny_model.py FOLDER. Seeded, so the weights are always the same; one that is
-there is kept.
+Run by the interpreter of the engine: make_tiny_model.py FOLDER. Seeded, so the weights are always the same. One that is
+there is kept if it was made like this and made whole; it appears under its name only when it is complete.
 """
 
+import hashlib
 import json
+import os
+import shutil
 import sys
 import sysconfig
 from pathlib import Path
 
 HIDDEN, LAYERS, HEADS, VOCABULARY, CONTEXT = 256, 4, 4, 2048, 2048
+MADE_BY = "made_by.json"
 
 
 def main(folder: Path) -> None:
-    if (folder / "model.safetensors").exists():
+    import transformers
+
+    made_by = {
+        "script": hashlib.sha256(Path(__file__).read_bytes()).hexdigest(),
+        "transformers": transformers.__version__,
+    }
+    mark = folder / MADE_BY
+    if mark.exists() and json.loads(mark.read_text()) == made_by:
         print(f"{folder} is there")
         return
+    partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    parameters = make(partial)
+    (partial / MADE_BY).write_text(json.dumps(made_by))
+    shutil.rmtree(folder, ignore_errors=True)
+    partial.rename(folder)
+    print(json.dumps({"model": str(folder), "parameters": parameters}))
+
+
+def make(folder: Path) -> int:
+    """Write it; the number of its parameters."""
     import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-    folder.mkdir(parents=True, exist_ok=True)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -43,10 +65,9 @@ def main(folder: Path) -> None:
         eos_token_id=1,
         torch_dtype="bfloat16",
     )
-    LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
-    print(
-        json.dumps({"model": str(folder), "parameters": sum(p.numel() for p in LlamaForCausalLM(config).parameters())})
-    )
+    model = LlamaForCausalLM(config).to(torch.bfloat16)
+    model.save_pretrained(folder)
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ class Deadlines:
     devices: until enough GPUs are free."""
 
     start_s: float = 600.0
-    run_s: float = 1800.0
+    run_s: float = 7200.0
     request_s: float = 600.0
     helper_s: float = 180.0
     devices_s: float = 600.0

@@ -15,7 +15,7 @@ from tuner.core.measurement import FailureKind, Fingerprint, Origin, Process
 from tuner.core.ports import Running, StartRequest
 from tuner.core.trial import Failed
 from tuner.core.workload import ServingWorkload
-from tuner.engines import hardware
+from tuner.engines import caches, hardware
 from tuner.engines.devices import Devices, Held, NoDeviceError
 from tuner.engines.engine import Deadlines, Engine
 from tuner.engines.gauges import Gauges
@@ -58,7 +58,7 @@ class VllmEvaluator:
         """What the installed vLLM says against a candidate."""
         return self._preflight(with_whole_paths(candidate) if isinstance(candidate, ServingConfig) else candidate)
 
-    def fingerprint(self, gpus: int, variables: Mapping[str, str] | None = None) -> Fingerprint:
+    def fingerprint(self, gpus: int, settings: Mapping[str, str] | None = None) -> Fingerprint:
         device = hardware.device()
         return Fingerprint(
             engine="vllm",
@@ -67,7 +67,7 @@ class VllmEvaluator:
             gpus=gpus,
             driver=device.driver,
             host=device.host,
-            settings={**self._engine.environment, **(variables or {})},
+            settings={**self._engine.environment, **(settings or {})},
         )
 
     @contextlib.contextmanager
@@ -99,7 +99,7 @@ class VllmEvaluator:
                     bench=self._bench,
                     model=self._model,
                     request=request,
-                    fingerprint=self.fingerprint(config.gpus, vllm_args.environment(config, self._nodes)),
+                    fingerprint=self._fingerprint_of(config),
                     ready_s=ready_s,
                     deadlines=self._deadlines,
                     gauges=watching,
@@ -121,6 +121,18 @@ class VllmEvaluator:
         for server in servers:
             with contextlib.suppress(StillThereError):
                 server.guarded.stop()
+
+    def _variables(self, config: ServingConfig) -> dict[str, str]:
+        """What the candidate brings along, and where its autotune cache is on a host with GPUs."""
+        found = vllm_args.environment(config, self._nodes)
+        if hardware.device().count and caches.AUTOTUNE_VARIABLE not in self._engine.environment:
+            found[caches.AUTOTUNE_VARIABLE] = str(caches.autotune_folder(self._runs, config))
+        return found
+
+    def _fingerprint_of(self, config: ServingConfig) -> Fingerprint:
+        """Of a start that is ready: by then its engine has read, or filled, its caches."""
+        read = caches.hashes({**self._engine.environment, **self._variables(config)})
+        return self.fingerprint(config.gpus, {**vllm_args.environment(config, self._nodes), **read})
 
     def _end(self, server: Server, held: Held) -> None:
         """What cannot be ended, or does not give its memory back, keeps its GPUs out of use and is said in its log."""
@@ -156,7 +168,7 @@ class VllmEvaluator:
             name=request.start_id,
             yaml=vllm_args.to_yaml(vllm_args.engine_options(config, self._model)),
             overlay=tuple(vllm_args.to_cli(overlay)),
-            variables={**vllm_args.environment(config, self._nodes), **held.variables},
+            variables={**self._variables(config), **held.variables},
             locks=held.locks,
         )
         with self._lock:
