@@ -1,6 +1,7 @@
 """Kernel Tuner's strategies on recorded problems, in simulation mode. Runs in Kernel Tuner's own environment.
 
-Reads from standard input {"problems": {key: {"names": [...], "tiles": [[...], ...], "ms": [...], "restrictions": [...]}},
+Reads from standard input
+{"problems": {key: {"names": [...], "tiles": [[...], ...], "ms": [...], "restrictions": [...]}},
 "strategies": [...], "seeds": n, "most": evaluations of one run, "folder": path}; answers one line for each problem,
 strategy and seed: the tiles, by their place in the list, in the order in which they were first evaluated.
 """
