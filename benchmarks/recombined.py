@@ -162,6 +162,6 @@ def _rows() -> Mapping[str, list[_Row]]:
     found: defaultdict[str, list[_Row]] = defaultdict(list)
     with gzip.open(DATA, "rt", newline="") as file:
         for row in csv.DictReader(file):
-            numbers = (int(row[name] or 0) for name in ("tokens", "n", "k", "heads", "context"))
-            found[row["part"]].append(_Row(*numbers, row["kv"], float(row["us"])))
+            tokens, n, k, heads, context = (int(row[c] or 0) for c in ("tokens", "n", "k", "heads", "context"))
+            found[row["part"]].append(_Row(tokens, n, k, heads, context, row["kv"], float(row["us"])))
     return found
