@@ -35,14 +35,7 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 def tail(log: Path) -> str:
     """The last lines of a log, whatever bytes are in it; empty where there is none."""
-    try:
-        with log.open("rb") as stream:
-            stream.seek(0, 2)
-            stream.seek(max(0, stream.tell() - EVIDENCE_BYTES))
-            text = stream.read().decode("utf-8", "replace")
-    except OSError:
-        return ""
-    return "\n".join(text.splitlines()[-EVIDENCE_LINES:])
+    return "\n".join(_end_of(log, EVIDENCE_BYTES).splitlines()[-EVIDENCE_LINES:])
 
 
 def evidence(command: Sequence[str], log: Path, exit_code: int | None) -> str:
@@ -97,11 +90,16 @@ def _first(log: Path, *, without: Sequence[FailureKind]) -> tuple[FailureKind, s
 
 def _whole(log: Path) -> str:
     """Up to the last 4 MiB: a start's log is far smaller, a log under traffic need not be."""
+    return _end_of(log, 4 * 2**20)
+
+
+def _end_of(log: Path, size_bytes: int) -> str:
+    """Never more than so much, also of a device or of a log that grows meanwhile."""
     try:
         with log.open("rb") as stream:
             stream.seek(0, 2)
-            stream.seek(max(0, stream.tell() - 4 * 2**20))
-            return stream.read().decode("utf-8", "replace")
+            stream.seek(max(0, stream.tell() - size_bytes))
+            return stream.read(size_bytes).decode("utf-8", "replace")
     except OSError:
         return ""
 

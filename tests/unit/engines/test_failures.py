@@ -99,6 +99,11 @@ def test_evidence_is_bounded_and_takes_any_bytes(tmp_path: Path) -> None:
     assert len(of_start(COMMAND, log, 1).evidence) < 20_000
 
 
+def test_a_log_without_an_end_is_read_in_part() -> None:
+    """A log that was pointed at a full disk's device filled 23 GB of memory with zeros."""
+    assert of_start(COMMAND, Path("/dev/full"), 1).kind is FailureKind.CRASHED
+
+
 def test_every_kind_in_the_table_is_deterministic_or_of_the_machine() -> None:
     assert {kind for _, kind in PATTERNS} == {
         FailureKind.OUT_OF_MEMORY,
