@@ -60,8 +60,10 @@ class Prediction:
     vllm: str = VLLM
 
 
-def explain(config: ServingConfig, workload: ServingWorkload, using: Calibration | None = None) -> Prediction:
-    """using: the shipped calibration where absent.
+def explain(
+    config: ServingConfig, workload: ServingWorkload, *, vllm: str | None = None, using: Calibration | None = None
+) -> Prediction:
+    """vllm: the version that is to run, where it is known.   using: the shipped calibration where absent.
 
     Raises:
         PredictError: a step that is not predicted, or acceptance that is left to the text.
@@ -88,7 +90,7 @@ def explain(config: ServingConfig, workload: ServingWorkload, using: Calibration
         largest_context=memory.largest_context(config, GPU, requests=running),
         most_requests=memory.most_requests(config, GPU, context=workload.max_model_len),
         nearest=nearest(what, known),
-        extrapolates=(*(e.sentence for e in extrapolations(what)), *_not_modelled(config)),
+        extrapolates=(*(e.sentence for e in extrapolations(what)), *_not_modelled(config, vllm or VLLM)),
         rests_on=known.settings,
         calibration=known.key,
     )
@@ -141,8 +143,9 @@ def _differences(what: Setup, other: Setup) -> tuple[str, ...]:
     return tuple(f"{name} {theirs}" for name, mine, theirs in pairs if mine != theirs)
 
 
-def _not_modelled(config: ServingConfig) -> tuple[str, ...]:
+def _not_modelled(config: ServingConfig, vllm: str) -> tuple[str, ...]:
     cases = (
+        (vllm != VLLM, f"vLLM {vllm}: predicted as {VLLM}"),
         (config.kernel_table not in (None, "stock"), "a tuned tile table: predicted as the stock one"),
         (config.mla_core not in (None, "auto"), f"mla_core {config.mla_core}: predicted as auto"),
     )

@@ -82,3 +82,8 @@ def test_another_calibration_answers_with_its_own_constants() -> None:
     other = explain(PUBLISHED, WORKLOAD, using=calibrated(fit(rows)))
     assert other.step_ms != explain(PUBLISHED, WORKLOAD).step_ms
     assert "tp16 specialized, 7 drafts" not in other.rests_on
+
+
+def test_another_version_of_vllm_is_told_to_be_predicted_as_the_calibrated_one() -> None:
+    assert explain(PUBLISHED, WORKLOAD, vllm="0.33.0").extrapolates == ()
+    assert explain(PUBLISHED, WORKLOAD, vllm="0.34.1").extrapolates == ("vLLM 0.34.1: predicted as 0.33.0",)
