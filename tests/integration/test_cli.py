@@ -217,11 +217,11 @@ def _trials(url: str, folder: Path) -> int:
 
 
 def test_a_full_disk_is_said_and_the_study_goes_on_when_there_is_room(tmp_path: Path) -> None:
-    """No file may grow beyond 200 KiB: the tables fill up in the middle of the study."""
+    """No file may grow beyond 400 KiB: the tables fill up in the middle of the study."""
     url = f"sqlite:///{tmp_path}/tuner.db"
     file = written(tmp_path, budget={"trials": 60})
     limited = subprocess.run(
-        ["bash", "-c", f"ulimit -f 200; exec {sys.executable} -m tuner.app.cli run {file} --db {url}"],
+        ["bash", "-c", f"ulimit -f 400; exec {sys.executable} -m tuner.app.cli run {file} --db {url}"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,

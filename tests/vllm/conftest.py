@@ -5,12 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import asking
-import psutil
+import faults
 import pytest
+from faults import engine_processes, shared_memory
 
-from tuner.engines import guard
-
-ENGINE_ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+ENGINE_ENVIRONMENT = faults.ENVIRONMENT
 
 
 @pytest.fixture(scope="session")
@@ -25,23 +24,10 @@ def tiny_model(engine_python: Path) -> Path:
     return folder
 
 
-def engine_processes() -> list[psutil.Process]:
-    """Every living process of any engine of ours: marked in its environment, or retitled by vLLM."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            ours = guard.MARK in process.environ() or process.name().startswith("VLLM::")
-            if ours and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
-
-
 @pytest.fixture
 def nothing_left() -> Iterator[None]:
     """After the test no engine process is alive, and no shared memory is new."""
-    before = set(Path("/dev/shm").iterdir())
+    before = shared_memory()
     yield
     assert engine_processes() == []
-    assert set(Path("/dev/shm").iterdir()) - before == set()
+    assert shared_memory() - before == set()
