@@ -240,3 +240,24 @@ def test_a_full_disk_is_said_and_the_study_goes_on_when_there_is_room(tmp_path: 
     shown = json.loads(tuner("show", json.loads(done.stdout)["study"], "--db", url, "--json", cwd=tmp_path).stdout)
     assert len(shown["trials"]) == 62
     assert all(trial["outcome"] == "measured" for trial in shown["trials"])
+
+
+def test_predict_shows_terms_that_add_up_an_interval_and_what_it_rests_on(tmp_path: Path) -> None:
+    done = tuner("predict", EXAMPLE, "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for contest in json.loads(done.stdout)["contests"]:
+        for side in ("baseline", "best"):
+            for prediction in contest[side]["predictions"]:
+                assert sum(prediction["terms"].values()) == pytest.approx(prediction["step_ms"])
+                assert prediction["low_ms"] < prediction["tpot_ms"] < prediction["high_ms"]
+                assert prediction["nearest"][0]["source"]
+    shown = tuner("predict", EXAMPLE, cwd=tmp_path).stdout
+    assert "Predicted: nothing was run." in shown
+    assert "extrapolates: " in shown
+    assert "█" in shown
+
+
+def test_what_is_not_predicted_is_said(tmp_path: Path) -> None:
+    done = tuner("predict", ROOT / "examples" / "tiny_cpu.yaml", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "nothing is predicted of output_tokens_per_s" in done.stderr

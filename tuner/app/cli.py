@@ -246,6 +246,18 @@ def revalidate(
 
 
 @app.command()
+def predict(file: FileArgument, as_json: JsonOption = False) -> None:
+    """Predict decode steps, term by term, with intervals and what they rest on. Nothing is run."""
+    from tuner.app.predicting import predict_document, print_predictions
+
+    asked = load(file)
+    if as_json:
+        emit(predict_document(asked))
+    else:
+        print_predictions(out, asked)
+
+
+@app.command()
 def doctor(
     python: Annotated[
         Path | None, typer.Option("--python", help="The interpreter that has vLLM. [default: $TUNER_ENGINE_PYTHON]")

@@ -133,6 +133,7 @@ def print_study(console: Console, studies: Studies, study_id: str, *, trials: bo
     for view in views:
         _print_contest(console, study, view)
     _print_side_by_side(console, study, views)
+    _print_ledger(console, studies, study)
     spent = wall_time(studies, study)
     if spent["traffic"]:
         console.print(f"time held by engines: {spent['held']} s, of which traffic {spent['traffic']} s")
@@ -153,6 +154,20 @@ def _print_side_by_side(console: Console, study: Study, views: list[Outlook]) ->
             *("-" if value is None else f"{value:.4g}" for value in (row.per_user, row.per_gpu, row.users)),
         )
     console.print(table, soft_wrap=False)
+
+
+def _print_ledger(console: Console, studies: Studies, study: Study) -> None:
+    from tuner.app.predicting import study_ledger
+
+    known = study_ledger(studies, study)
+    if known is None:
+        return
+    console.print(f"\npredictions here: {known.sentence()}", markup=False)
+    for entry in known.alarms:
+        pair = entry.pair
+        console.print(
+            f"  ALARM {pair.name}: measured TPOT {pair.measured:.3f} ms, predicted {pair.predicted:.3f}", markup=False
+        )
 
 
 def _print_trials(console: Console, studies: Studies, study: Study) -> None:
