@@ -21,6 +21,7 @@ VERSION_TABLE = "tuner_revision"
 WRITING = {"tuner_writing": True}  # execution option of a connection whose transactions will write
 BUSY_S = 30.0  # a writer waits so long for another one
 CONNECT_S = 5
+IDLE_S = 10  # within a transaction, of a client that is paused or gone; then PostgreSQL ends its session
 _MIGRATION_LOCK = 7_205_759_403  # any number; PostgreSQL's advisory locks are told apart by it
 
 _KINDS = "sqlite:///FILE or postgresql://USER:PASSWORD@HOST/DATABASE"
@@ -104,7 +105,14 @@ def _sqlite(url: URL) -> Engine:
 def _postgres(url: URL) -> Engine:
     try:
         return create_engine(
-            url, json_serializer=_strict_json, pool_pre_ping=True, connect_args={"connect_timeout": CONNECT_S}
+            url,
+            json_serializer=_strict_json,
+            pool_pre_ping=True,
+            # A client that stops in the middle of a transaction keeps its locks: nobody could take its study over.
+            connect_args={
+                "connect_timeout": CONNECT_S,
+                "options": f"-c idle_in_transaction_session_timeout={1000 * IDLE_S}",
+            },
         )
     except ModuleNotFoundError as error:
         raise DatabaseError(

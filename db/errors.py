@@ -35,6 +35,7 @@ _SQLITE = {
 _POSTGRES = {
     "08": "the connection broke",
     "25006": "it can only be read",
+    "25P03": "a transaction was interrupted for too long, and nothing of it was written",
     "28": "it refused the user or the password",
     "3D000": "the server has no database of that name",
     "42P01": "it has no tables of ours yet; run `tuner db upgrade`",
