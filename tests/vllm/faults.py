@@ -215,7 +215,8 @@ def engine_processes() -> list[psutil.Process]:
 
 
 def shared_memory() -> set[Path]:
-    return set(Path("/dev/shm").iterdir())
+    """Of any program but PostgreSQL, whose servers other tests start beside these."""
+    return {path for path in Path("/dev/shm").iterdir() if not path.name.startswith("PostgreSQL.")}
 
 
 @dataclass(frozen=True, slots=True)
