@@ -18,7 +18,7 @@ from tuner.core.study import Event
 
 router = APIRouter(prefix="/v1")
 
-PAGE = 500
+PAGE = 100  # the first event is not kept waiting for many others
 LAST_WORDS_S = 1.0  # a study's last event is written just after its last state
 
 

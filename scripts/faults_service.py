@@ -24,6 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -248,7 +249,7 @@ def pause_worker(place: Place, result: Outcome, times: int) -> None:
         _wait_s(0.5)
         slow.send_signal(signal.SIGCONT)
         _until(ended(place, study), "the other worker does not end the study")
-        _until(lambda log=place.log_of(slow): _was_refused(log), "the late write was not refused")  # type: ignore[misc]
+        _until(partial(_was_refused, place.log_of(slow)), "the late write was not refused")
         for process in (slow, other):
             process.terminate()
             process.wait(30)
