@@ -4,6 +4,7 @@ import contextlib
 import ipaddress
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -30,6 +31,7 @@ WAIT_S = 15.0  # a request waits so long for a database that restarts
 RESTART_AT_MOST_S = 30.0
 WORKER_GRACE_S = 60.0  # to stop engines, which themselves get some seconds before they are killed
 OPEN_STREAMS_S = 3
+_TOKENS = re.compile(r"\b(hf_[A-Za-z0-9]{16,}|tuner_[\w-]{40,})")  # Hugging Face's and ours
 
 _log = logging.getLogger("tuner.serve")
 
@@ -118,14 +120,15 @@ def examine(file: StudyFile) -> None:
 
 
 def read_log(start: Start, last_bytes: int) -> str | None:
-    """The end of a start's log; None where it lies outside this host's folder of runs, or is not there."""
+    """The end of a start's log, without what looks like a token; None where it lies outside this host's folder of runs,
+    or is not there."""
     path = Path(start.log_path or "/")
     if not path.resolve().is_relative_to(Settings().runs.resolve()):
         return None
     try:
         with path.open("rb") as log:
             log.seek(max(0, path.stat().st_size - last_bytes))
-            return log.read(last_bytes).decode("utf-8", "replace")
+            return _TOKENS.sub("[token]", log.read(last_bytes).decode("utf-8", "replace"))
     except OSError:
         return None
 

@@ -296,13 +296,14 @@ def test_logs_are_those_of_this_hosts_runs_only(serves: Serves, tmp_path: Any, m
     lease = studies.claim("w", ttl_s=20, study_id=study)
     assert lease is not None
     (tmp_path / "runs").mkdir()
-    (tmp_path / "runs" / "log").write_text("0123456789")
+    (tmp_path / "runs" / "log").write_text(f"hf_{'x' * 34} 0123456789")
     (tmp_path / "secret").write_text("not a log")
     for number, path in enumerate(("runs/log", "secret", "runs/../secret", "runs/gone")):
         studies.add_trial(lease, a_trial(number))
         studies.open_start(lease, a_start(number, log_path=str(tmp_path / path)))
     answer = service.client.get(f"/v1/studies/{study}/trials/0/logs?last_bytes=4")
     assert answer.text.splitlines()[-1] == "6789"
+    assert service.client.get(f"/v1/studies/{study}/trials/0/logs").text.splitlines()[-1] == "[token] 0123456789"
     for number in (1, 2, 3):
         problem_of(service.client.get(f"/v1/studies/{study}/trials/{number}/logs"), 404)
 
