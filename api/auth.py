@@ -56,6 +56,9 @@ def needs(scope: Scope) -> Callable[..., Actor]:
         # own (DNS rebinding) is not the machine's user.
         if request.url.hostname not in LOOPBACK:
             raise ForbiddenError("without tokens this server answers to localhost only")
+        # Nor is a page of another site that makes the browser post something here.
+        if request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+            raise ForbiddenError("without tokens this server does not answer to pages of another site")
         return Actor(name="local", scope=Scope.ADMIN)
 
     return actor

@@ -23,6 +23,13 @@ def test_without_tokens_another_hosts_name_is_refused(service: Service) -> None:
     problem_of(service.client.get("/v1/studies", headers={"host": "evil.example"}), 403)
 
 
+@pytest.mark.parametrize(("site", "status"), [("cross-site", 403), ("same-site", 403), ("same-origin", 202)])
+def test_without_tokens_a_page_of_another_site_cannot_post(service: Service, site: str, status: int) -> None:
+    study = service.submit()
+    answer = service.client.post(f"/v1/studies/{study}/cancel", headers={"sec-fetch-site": site})
+    assert answer.status_code == status
+
+
 def test_a_first_token_closes_the_door(service: Service) -> None:
     service.token(Scope.READ)
     answer = service.client.get("/v1/studies")

@@ -189,6 +189,14 @@ def test_tokens_are_made_used_and_revoked(host: Host) -> None:
     assert "needs the scope write" in refused.stderr
     assert made["token"] not in host.tuner("token", "list").stdout
     assert host.tuner("token", "revoke", "alice").returncode == 0
+    admin = json.loads(host.tuner("token", "create", "root", "--scope", "admin", "--json").stdout)
+    audit = httpx.get(f"{host.url}/v1/audit", headers={"Authorization": f"Bearer {admin['token']}"}).json()
+    changes = [(entry["actor"], entry["action"], entry["subject"]) for entry in audit["entries"]]
+    assert changes == [
+        ("cli", "token_create", "root"),
+        ("cli", "token_revoke", "alice"),
+        ("cli", "token_create", "alice"),
+    ]
     assert host.tuner("token", "revoke", "alice").returncode == 2
     assert made["token"] not in (host.home / "serve.log").read_text()
     assert made["token"].encode() not in (host.home / "tuner.db").read_bytes()
