@@ -11,7 +11,6 @@ import contextlib
 import logging
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -122,7 +121,7 @@ def main() -> None:
         finally:
             evaluator.close()
 
-    with worker.stopped_by_signals():
+    with worker.stopped_by_signals() as asked_to_stop:
         engine = open_database(os.environ["TUNER_DB"])
         try:
             worker.Worker(
@@ -130,7 +129,8 @@ def main() -> None:
                 studies=SqlStudies(engine, SystemClock(), wait_s=30.0),
                 parts=parts,
                 unavailable=(DatabaseError,),
-            ).run(threading.Event())
+                stop=asked_to_stop,
+            ).run()
         finally:
             engine.dispose()
 

@@ -1,7 +1,6 @@
 """The `tuner` command. Reads arguments, calls one use case, prints; knows nothing of how the parts are made."""
 
 import json
-import signal
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -12,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Column, Table
 
-from tuner.app import cli_service
+from tuner.app import cli_service, interrupts
 from tuner.core.study_file import load
 
 DONE, FAILED, WRONG_INPUT, NOTHING_TO_EXPORT, INTERRUPTED = 0, 1, 2, 3, 130
@@ -43,25 +42,16 @@ AllowUnvalidated = Annotated[
 
 def main() -> NoReturn:
     """Exit codes: 0 done, 1 failed, 2 wrong input, 3 nothing measured and confirmed to export, 130 interrupted."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # a shell's background job inherits an ignored SIGINT
-        signal.signal(number, _interrupt)
+    interrupts.install()
     try:
         code = app(standalone_mode=False)
-    except Interrupted:
+    except interrupts.Interrupted:
         err.print("interrupted; every engine was stopped, and the same command resumes the study")
         code = INTERRUPTED
     except Exception as error:  # noqa: BLE001 - the table of exit codes; what is not in it is a bug and goes through
         code = _code_of(error)
     sys.stdout.flush()
     sys.exit(code if isinstance(code, int) else DONE)
-
-
-class Interrupted(BaseException):
-    """Ctrl-C or SIGTERM. Not KeyboardInterrupt: typer would end the process on that one without a word."""
-
-
-def _interrupt(_number: int, _frame: object) -> None:
-    raise Interrupted
 
 
 def _code_of(error: Exception) -> int:

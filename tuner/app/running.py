@@ -2,11 +2,12 @@
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from tuner.app import wiring
+from tuner.app import interrupts, wiring
 from tuner.app.clock import SystemClock
 from tuner.app.errors import StoppedError
 from tuner.core.loop import Loop, StudyFailedError
@@ -61,7 +62,7 @@ def run_study(study: Study, studies: Studies, what: Plan, console: Console) -> N
     bar = _Bar(console, what)
     try:
         with bar.progress, wiring.parts(study.file, studies, bar.tell) as parts:
-            loop = Loop(study, lease, parts)
+            loop = Loop(study, lease, replace(parts, pulse=interrupts.pulse))
             try:
                 loop.run()
             except StudyFailedError as error:

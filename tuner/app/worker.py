@@ -8,7 +8,7 @@ import signal
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import tenacity
@@ -39,25 +39,27 @@ class StopNowError(BaseException):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
-    """owner: this process among all.   unavailable: exceptions that mean that the database cannot answer now."""
+    """owner: this process among all.   unavailable: exceptions that mean that the database cannot answer now.
+    stop: set when the worker is to end; a study that it runs is given back first."""
 
     owner: str
     studies: Studies
     parts: MakesParts
     unavailable: tuple[type[Exception], ...] = ()
+    stop: threading.Event = field(default_factory=threading.Event)
 
-    def run(self, stop: threading.Event) -> None:
+    def run(self) -> None:
         """Until `stop` is set, or StopNowError comes from a signal."""
-        while not stop.is_set():
+        while not self.stop.is_set():
             try:
                 lease = self.studies.claim(self.owner, ttl_s=LEASE_S)
                 if lease is None:
-                    stop.wait(POLL_S)
+                    self.stop.wait(POLL_S)
                 else:
                     self.run_one(lease)
             except self.unavailable as error:
                 log.warning("%s; trying again", error)
-                stop.wait(POLL_S)
+                self.stop.wait(POLL_S)
 
     def run_one(self, lease: Lease) -> None:
         """One study to its end, or as far as the lease and the database allow; the lease is given back."""
@@ -74,7 +76,7 @@ class Worker:
     def _live(self, study: Study, held: "_Held") -> None:
         try:
             with self.parts(study.file, self.studies, _quiet) as parts:
-                loop = Loop(study, held.lease, parts)
+                loop = Loop(study, held.lease, replace(parts, pulse=self._pulse))
                 try:
                     loop.run()
                 except StudyCancelledError:
@@ -94,6 +96,10 @@ class Worker:
             # oldest study, and so on: one study would stop them all.
             log.exception("study %s: a bug", study.id)
             self._end(held.lease, StudyState.FAILED, f"internal error, {type(error).__name__}: {error}")
+
+    def _pulse(self) -> None:
+        if self.stop.is_set():
+            raise StopNowError
 
     def _prove_gone(self, study: Study, parts: Parts) -> None:
         """Look at every process that the study ever started before it is said to be cancelled."""
@@ -123,18 +129,23 @@ def _quiet(_kind: str, _data: Mapping[str, object]) -> None:
 
 
 @contextlib.contextmanager
-def stopped_by_signals() -> Iterator[None]:
-    """SIGTERM and SIGINT raise StopNowError in the main thread, once; the second one cannot disturb the way out."""
+def stopped_by_signals() -> Iterator[threading.Event]:
+    """SIGTERM and SIGINT raise StopNowError in the main thread, once; the second one cannot disturb the way out.
+
+    The event is set too: an exception that a signal raises is lost where it falls into a finalizer or a callback.
+    """
+    asked = threading.Event()
 
     def stop(_number: int, _frame: object) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
+        asked.set()
         raise StopNowError
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     with contextlib.suppress(StopNowError):
-        yield
+        yield asked
 
 
 def end_with(parent: int) -> None:
@@ -166,7 +177,7 @@ def work(url: str, *, ends_with: int | None = None) -> None:
     from tuner.app import wiring
     from tuner.app.clock import SystemClock
 
-    with stopped_by_signals():
+    with stopped_by_signals() as asked:
         if ends_with is not None:
             end_with(ends_with)
         engine = is_away((DatabaseError,))(open_database, url)
@@ -177,6 +188,7 @@ def work(url: str, *, ends_with: int | None = None) -> None:
                 studies=SqlStudies(engine, SystemClock(), wait_s=WAIT_S),
                 parts=wiring.parts,
                 unavailable=(DatabaseError,),
-            ).run(threading.Event())
+                stop=asked,
+            ).run()
         finally:
             engine.dispose()

@@ -31,6 +31,7 @@ class Parts:
 
     reap: end a process, and all that came of it, that a dead worker left behind; true where it was alive.
     progress: told of each event after it was committed.
+    pulse: called again and again while starts are waited for; what it raises ends the loop, engines first.
     """
 
     studies: Studies
@@ -40,6 +41,7 @@ class Parts:
     checks: Sequence[Check] = ()
     prior: Prior | None = None
     progress: Progress = lambda _kind, _data: None
+    pulse: Callable[[], None] = lambda: None
 
 
 class StudyFailedError(Exception):
@@ -55,7 +57,12 @@ class Loop:
         self._parts = parts
         self._studies = parts.studies
         self._starts = Starts(
-            study=study, lease=lease, studies=parts.studies, evaluator=parts.evaluator, clock=parts.clock
+            study=study,
+            lease=lease,
+            studies=parts.studies,
+            evaluator=parts.evaluator,
+            clock=parts.clock,
+            pulse=parts.pulse,
         )
         self._measured = parts.evaluator.origin is Origin.MEASURED
         self._drifting: set[int] = set()

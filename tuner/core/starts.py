@@ -94,7 +94,18 @@ _Message = _Known | _Ready | Measurement | _Ended
 class Starts:
     """The starts of one study, under one lease."""
 
-    def __init__(self, *, study: Study, lease: Lease, studies: Studies, evaluator: Evaluator, clock: Clock) -> None:
+    def __init__(
+        self,
+        *,
+        study: Study,
+        lease: Lease,
+        studies: Studies,
+        evaluator: Evaluator,
+        clock: Clock,
+        pulse: Callable[[], None] = lambda: None,
+    ) -> None:
+        """pulse: called before each wait; what it raises ends the wait, every engine stopped first."""
+        self._pulse = pulse
         self._study = study
         self.lease = lease
         self._studies = studies
@@ -137,6 +148,7 @@ class Starts:
         """
         try:
             while True:
+                self._pulse()
                 self._renew()
                 try:
                     message = self._inbox.get(timeout=1.0)

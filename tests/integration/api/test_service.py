@@ -45,7 +45,8 @@ class Host:
     def environment(self, **more: str) -> dict[str, str]:
         database = f"sqlite:///{self.home}/tuner.db"
         mine = {"PYTHONPATH": str(ROOT), "HOME": str(self.home), "TUNER_DB": database, "COLUMNS": "200"}
-        return {**os.environ, **mine, "TUNER_SERVER": self.url, **more}
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("TUNER_")}
+        return {**inherited, **mine, "TUNER_SERVER": self.url, **more}
 
     def tuner(self, *arguments: object, **more: str) -> "subprocess.CompletedProcess[str]":
         command = [sys.executable, "-m", "tuner.app.cli", *map(str, arguments)]
@@ -173,7 +174,7 @@ def test_a_worker_that_dies_is_started_again(host: Host) -> None:
 def test_a_study_that_cannot_run_fails_with_its_reason_and_the_worker_lives_on(host: Host) -> None:
     host.serve()
     no_engine = host.file(name="no engine", evaluator="vllm", engine={"version": "0.33.0"})
-    bad = host.tuner("submit", no_engine, "--watch", TUNER_ENGINE_PYTHON="")
+    bad = host.tuner("submit", no_engine, "--watch")
     assert bad.returncode == 1, bad.stdout
     assert "engine.python" in bad.stderr
     assert host.tuner("submit", host.file(), "--watch").returncode == 0

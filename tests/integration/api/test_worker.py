@@ -59,7 +59,7 @@ def studies() -> MemoryStudies:
 def run(studies: Studies, parts: MakesParts, until: Callable[[], bool]) -> None:
     """In this thread, until that is true after a study or a pause."""
     stop = _When(until)
-    Worker(owner="w", studies=studies, parts=parts, unavailable=(AwayError,)).run(stop)
+    Worker(owner="w", studies=studies, parts=parts, unavailable=(AwayError,), stop=stop).run()
 
 
 class _When(threading.Event):

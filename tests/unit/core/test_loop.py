@@ -323,3 +323,19 @@ def test_a_study_that_fails_leaves_no_start_open_and_no_engine_running() -> None
         bench.run()
     assert evaluator.running == 0
     assert all(start.ended is not None for start in bench.studies.starts("s1"))
+
+
+def test_what_the_pulse_raises_ends_the_loop_with_every_start_closed() -> None:
+    """A signal whose exception was lost in a finalizer is noticed at the next wait."""
+    calls = iter(range(100))
+
+    def pulse() -> None:
+        if next(calls) == 6:
+            raise KeyboardInterrupt
+
+    bench = Bench(study_file(), FakeEvaluator(speed), pulse=pulse)
+    with pytest.raises(KeyboardInterrupt):
+        bench.run()
+    assert bench.evaluator.running == 0
+    assert all(start.ended is not None for start in bench.studies.starts("s1"))
+    assert bench.state is StudyState.RUNNING
