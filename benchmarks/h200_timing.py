@@ -36,6 +36,7 @@ class Log:
     def __init__(self, path: Path) -> None:
         self._path = path
         self.lines = read_lines(path.read_text()) if path.exists() else []
+        path.write_text("".join(json.dumps(line) + "\n" for line in self.lines))  # what was cut off is gone
 
     def add(self, line: Line) -> None:
         self.lines.append(line)
@@ -105,13 +106,10 @@ def search(
 ) -> None:
     done = {problem_of(line).key for line in log.of("search")}
     with Worker(kind) as evaluator:
-        if not log.of("environment"):
-            made = evaluator.fingerprint(1)
-            log.add(
-                {"line": "environment", "gpu": made.gpu, "driver": made.driver, "versions": dict(made.versions)}
-                | {"plan": dict(about)}
-            )
-            print(log.of("environment")[0], flush=True)
+        made = evaluator.fingerprint(1)
+        environment = {"gpu": made.gpu, "driver": made.driver, "versions": dict(made.versions), "plan": dict(about)}
+        log.add({"line": "environment", **environment})
+        print(environment, flush=True)
         for row in plan:
             if problem_of(row).key in done:
                 continue

@@ -112,7 +112,9 @@ def from_json(text: str) -> TunedTable:
             date=document["date"],
             entries=tuple(_entry(entry) for entry in document["tiles"]),
         )
-    except (KeyError, TypeError, json.JSONDecodeError) as error:
+    except TableError:
+        raise
+    except (KeyError, TypeError, ValueError) as error:
         raise TableError(f"no tuned tile table: {type(error).__name__} {error}") from error
 
 
