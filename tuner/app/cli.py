@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -13,6 +13,9 @@ from rich.table import Column, Table
 
 from tuner.app import cli_service, interrupts
 from tuner.core.study_file import load
+
+if TYPE_CHECKING:
+    from tuner.core.plan import Plan
 
 DONE, FAILED, WRONG_INPUT, NOTHING_TO_EXPORT, INTERRUPTED = 0, 1, 2, 3, 130
 
@@ -31,6 +34,7 @@ err = Console(stderr=True, soft_wrap=True, highlight=False)
 
 FileArgument = Annotated[Path, typer.Argument(help="A study file (YAML).", show_default=False)]
 StudyArgument = Annotated[str, typer.Argument(help="A study's id, or its beginning.", show_default=False)]
+StudyOrGroup = Annotated[str, typer.Argument(help="A study's id or its beginning, or a group.", show_default=False)]
 DbOption = Annotated[
     str | None, typer.Option("--db", help="Database URL. [default: $TUNER_DB, else a file in your home]")
 ]
@@ -78,29 +82,24 @@ def emit(document: Mapping[str, Any]) -> None:
 @app.command()
 def check(file: FileArgument, as_json: JsonOption = False) -> None:
     """Say what a study would do: points, feasible ones, rejections by rule, starts and GPU hours. Runs nothing."""
+    from tuner.app.reading import plan_document
     from tuner.app.wiring import checks_of
     from tuner.core.plan import plan
 
     asked = load(file)
-    what = plan(asked, checks_of(asked))
+    plans = [plan(part, checks_of(part)) for part in asked.parts]
     if as_json:
-        emit(
-            {
-                "name": asked.name,
-                "points": what.points,
-                "feasible": what.feasible,
-                "rejected": dict(what.rejected),
-                "starts": {**what.cost.starts, "total": sum(what.cost.starts.values())},
-                "gpu_hours": round(what.cost.gpu_hours, 2),
-                "least_gpu_hours": round(what.cost.least_gpu_hours, 2),
-                "start_minutes": what.cost.start_minutes,
-                "contests": [
-                    {"gpus": c.gpus, "feasible": len(c.candidates), "trials": c.trials, "baseline": c.baseline.values()}
-                    for c in what.contests
-                ],
-            }
-        )
+        documents = [plan_document(asked.name, what) for what in plans]
+        emit(documents[0] if len(documents) == 1 else {"name": asked.name, "studies": documents})
         return
+    for what in plans:
+        _print_plan(what, named=len(plans) > 1)
+
+
+def _print_plan(what: "Plan", *, named: bool) -> None:
+    """named: say which problem it is for."""
+    if named:
+        out.print(f"[bold]{what.workloads[0].key}[/]")
     out.print(f"[bold]{what.points}[/] points, [bold]{what.feasible}[/] feasible")
     table = Table("rejected by", "points", "because", box=None, pad_edge=False)
     for name, count in what.rejected.items():
@@ -148,6 +147,7 @@ def list_studies(
     server: cli_service.ServerOption = None,
     as_json: JsonOption = False,
     limit: int = 50,
+    group: Annotated[str | None, typer.Option(help="Only the studies of one file's problems.")] = None,
 ) -> None:
     """List studies, newest first; with --server those of a service."""
     from tuner.app import reading
@@ -157,7 +157,7 @@ def list_studies(
         cli_service.list_from_server(server, limit=limit, as_json=as_json)
         return
     with connected(db) as studies:
-        found = studies.find(limit=limit)
+        found = studies.find(limit=limit) if group is None else studies.group(group)
         if as_json:
             emit({"studies": [reading.summary(studies, study) for study in found]})
             return
@@ -175,12 +175,19 @@ def list_studies(
 
 
 @app.command()
-def show(study: StudyArgument, db: DbOption = None, as_json: JsonOption = False) -> None:
-    """Show a study: its trials, its decisions, and how its time was spent."""
+def show(study: StudyOrGroup, db: DbOption = None, as_json: JsonOption = False) -> None:
+    """Show a study: its trials, its decisions, and how its time was spent; or each study of a group."""
     from tuner.app import reading
     from tuner.app.wiring import connected
 
     with connected(db) as studies:
+        group = studies.group(study)
+        if group:
+            if as_json:
+                emit({"group": study, "studies": [reading.study_document(studies, one.id) for one in group]})
+            for one in [] if as_json else group:
+                reading.print_study(out, studies, one.id)
+            return
         study_id = reading.resolve(studies, study)
         if as_json:
             emit(reading.study_document(studies, study_id, trials=True))

@@ -12,6 +12,7 @@ from search_spaces.candidate import difference
 from tuner.app.errors import WrongInputError
 from tuner.core.card import to_json, to_markdown
 from tuner.core.export import Format, render
+from tuner.core.plan import Plan
 from tuner.core.ports import Studies
 from tuner.core.side_by_side import means, rows
 from tuner.core.study import Study
@@ -27,6 +28,24 @@ def one_line(text: str, width: int = 80) -> str:
     return (plain if len(plain) <= width else plain[: width - 1] + "…").replace("[", r"\[")
 
 
+def plan_document(name: str, what: Plan) -> dict[str, Any]:
+    return {
+        "name": name,
+        "workloads": [workload.key for workload in what.workloads],
+        "points": what.points,
+        "feasible": what.feasible,
+        "rejected": dict(what.rejected),
+        "starts": {**what.cost.starts, "total": sum(what.cost.starts.values())},
+        "gpu_hours": round(what.cost.gpu_hours, 2),
+        "least_gpu_hours": round(what.cost.least_gpu_hours, 2),
+        "start_minutes": what.cost.start_minutes,
+        "contests": [
+            {"gpus": c.gpus, "feasible": len(c.candidates), "trials": c.trials, "baseline": c.baseline.values()}
+            for c in what.contests
+        ],
+    }
+
+
 def summary(studies: Studies, study: Study) -> dict[str, Any]:
     decided = [c.decision for c in studies.confirmations(study.id) if c.decision is not None]
     return {
@@ -34,6 +53,7 @@ def summary(studies: Studies, study: Study) -> dict[str, Any]:
         "name": study.name,
         "state": study.state,
         "evaluator": study.file.evaluator,
+        "group": study.group,
         "created_at": study.created_at.isoformat(),
         "decisions": [f"{decision.kind} ({decision.gpus} GPUs)" for decision in decided],
     }
@@ -49,6 +69,8 @@ def study_document(studies: Studies, study_id: str, *, trials: bool = False) -> 
     document: dict[str, Any] = {
         "study": study.id,
         "name": study.name,
+        "group": study.group,
+        "workloads": [workload.key for workload in study.file.workloads],
         "state": study.state,
         "origin": origin_of(study),
         "decision": top["decision"],
@@ -63,6 +85,11 @@ def study_document(studies: Studies, study_id: str, *, trials: bool = False) -> 
     if trials:
         document["trials"] = [_trial_document(trial) for trial in studies.trials(study.id)]
     return document
+
+
+def problem_name(study: Study) -> str:
+    """Shape, rows and, where the file gives one, the layer's name."""
+    return ", ".join(f"{p.n}x{p.k} m{p.m}" + (f" {p.name}" if p.name else "") for p in study.file.problems)
 
 
 def wall_time(studies: Studies, study: Study) -> dict[str, float]:
@@ -125,6 +152,8 @@ def _trial_document(trial: Trial) -> dict[str, Any]:
 def print_study(console: Console, studies: Studies, study_id: str, *, trials: bool = False) -> None:
     study = studies.get(study_id)
     console.print(f"[bold]{one_line(study.name)}[/]  study {study.id}, {study.state}, {origin_of(study)}")
+    if study.file.problems:
+        console.print(f"problem {one_line(problem_name(study))}" + (f", group {study.group}" if study.group else ""))
     if study.reason:
         console.print(f"reason: {one_line(study.reason, 400)}")
     if trials:

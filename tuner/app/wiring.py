@@ -54,6 +54,10 @@ def checks_of(file: StudyFile) -> Sequence[Check]:
 
 
 def prior_of(file: StudyFile) -> Prior | None:
+    if file.problems:
+        from tuner.app.kernel_studies import tile_prior
+
+        return tile_prior(file)
     if file.space != "kimi_k3_gb300":
         return None
     from tuner.predict.prior import prior
@@ -90,7 +94,13 @@ def evaluator_of(file: StudyFile) -> Evaluator:
         return PredictedEvaluator(file)
     if file.evaluator == "vllm":
         return _vllm(file)
-    raise WrongInputError(f"evaluator: {file.evaluator!r} studies cannot be run by this version")
+    from tuner.app.kernel_studies import recorded_evaluator, timing_evaluator
+
+    if file.evaluator == "recorded":
+        return recorded_evaluator(file)
+    settings = Settings()
+    named = Path(file.engine.python) if file.engine.python else None
+    return timing_evaluator(file, engine_python(named), settings.runs.resolve())
 
 
 def engine_python(named: Path | None) -> Path:
