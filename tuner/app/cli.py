@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tuner.core.plan import Plan
 
 DONE, FAILED, WRONG_INPUT, NOTHING_TO_EXPORT, INTERRUPTED = 0, 1, 2, 3, 130
+TABLE = "table"  # the export format of kernel studies
 
 app = typer.Typer(
     name="tuner",
@@ -136,7 +137,10 @@ def run(
         else:
             for study_id in study_ids:
                 reading.print_study(out, studies, study_id)
-        if output is not None:
+        if output is not None and asked.problems:
+            group = studies.get(study_ids[0]).group or study_ids[0]
+            reading.export_table(studies, group, output=output, allow_unvalidated=allow_unvalidated, console=err)
+        elif output is not None:
             for study_id in study_ids:
                 reading.export_all(studies, study_id, output=output, allow_unvalidated=allow_unvalidated, console=err)
 
@@ -197,9 +201,9 @@ def show(study: StudyOrGroup, db: DbOption = None, as_json: JsonOption = False) 
 
 @app.command("export-config")
 def export_config(
-    study: StudyArgument,
+    study: StudyOrGroup,
     db: DbOption = None,
-    format: Annotated[str, typer.Option("--format", help="vllm, cli or json.")] = "vllm",
+    format: Annotated[str, typer.Option("--format", help="vllm, cli or json; table for kernels.")] = "vllm",
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="File or folder; standard output without.")
     ] = None,
@@ -211,6 +215,9 @@ def export_config(
     from tuner.app.wiring import connected
 
     with connected(db) as studies:
+        if format == TABLE:
+            reading.export_table(studies, study, output=output, allow_unvalidated=allow_unvalidated, console=err)
+            return
         reading.export_to(
             studies,
             reading.resolve(studies, study),

@@ -11,7 +11,7 @@ from rich.table import Table
 from search_spaces.candidate import difference
 from tuner.app.errors import WrongInputError
 from tuner.core.card import to_json, to_markdown
-from tuner.core.export import Format, render
+from tuner.core.export import Format, plain_name, render
 from tuner.core.plan import Plan
 from tuner.core.ports import Studies
 from tuner.core.side_by_side import means, rows
@@ -282,6 +282,30 @@ def export_to(
         console.print(f"wrote {path}", markup=False)
         written.append(path)
     return written
+
+
+def export_table(
+    studies: Studies, text: str, *, output: Path | None, allow_unvalidated: bool, console: Console
+) -> list[Path]:
+    """A group's tuned tiles, or one study's, as one JSON file. text: the group, or a study's id.
+
+    Raises:
+        NothingToExportError: no tile was validated.
+        WrongInputError: the studies are of no kernel, or of several machines.
+    """
+    from kernels.table import to_json as table_json
+    from tuner.app.tables import studies_of, tuned_table
+
+    found = studies_of(studies, text)
+    made = table_json(tuned_table(studies, found, allow_unvalidated=allow_unvalidated))
+    if output is None:
+        sys.stdout.write(made)
+        return []
+    path = output / f"{plain_name(found[0].name)}-tiles.json" if output.is_dir() or not output.suffix else output
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(made, encoding="utf-8")
+    console.print(f"wrote {path}", markup=False)
+    return [path]
 
 
 def export_all(

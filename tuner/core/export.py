@@ -178,9 +178,12 @@ def render(subject: Subject, format: Format, name: str = "") -> Files:
 
 
 def file_name(subject: Subject) -> str:
-    """Study name and GPU count, in letters that every file system takes."""
-    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", subject.study.name).strip("-.")[:60] or "study"
-    return f"{plain}-{subject.decision.gpus}gpu"
+    return f"{plain_name(subject.study.name)}-{subject.decision.gpus}gpu"
+
+
+def plain_name(name: str) -> str:
+    """A study's name in letters that every file system takes."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:60] or "study"
 
 
 _ORIGIN = {
