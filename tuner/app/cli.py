@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Column, Table
 
-from tuner.app import cli_service, interrupts
+from tuner.app import cli_kernels, cli_service, interrupts
 from tuner.core.study_file import load
 
 if TYPE_CHECKING:
@@ -310,6 +310,7 @@ def verify(
 
 
 cli_service.register(app)
+cli_kernels.register(app)
 
 
 @db_app.command("upgrade")

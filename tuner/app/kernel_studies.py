@@ -6,10 +6,9 @@ from search_spaces.vllm_gemm import vllm_choice
 from tuner.app.errors import WrongInputError
 from tuner.core.ports import Evaluator, Prior
 from tuner.core.recorded import RecordedEvaluator, RecordingError, load
-from tuner.core.study_file import StudyFile
+from tuner.core.study_file import SHIPPED_RECORDING, StudyFile
 from tuner.core.workload import GemmProblem
 
-SHIPPED = "h200_skinny_gemm"  # the name of the sweep that comes with the product
 FIRST_ANSWER_S = 180.0  # the worker imports torch and the CuTe DSL
 
 
@@ -17,13 +16,13 @@ def recorded_evaluator(file: StudyFile) -> Evaluator:
     """Raises WrongInputError where the file's recording cannot be read."""
     from kernels.sweeps import h200_recording
 
-    if file.recording == SHIPPED:
+    if file.recording == SHIPPED_RECORDING:
         return RecordedEvaluator(h200_recording(), gpu="H200")
     problem = next((workload for workload in file.workloads if isinstance(workload, GemmProblem)), None)
     try:
         recording = load(Path(file.recording or ""), problem=problem)
     except RecordingError as error:
-        raise WrongInputError(f"recording: {error}; shipped with the product is {SHIPPED}") from error
+        raise WrongInputError(f"recording: {error}; shipped with the product is {SHIPPED_RECORDING}") from error
     return RecordedEvaluator(recording, gpu=file.hardware.gpu)
 
 

@@ -16,7 +16,7 @@ from tuner.core.plan import Plan
 from tuner.core.ports import Studies
 from tuner.core.side_by_side import means, rows
 from tuner.core.study import Study
-from tuner.core.trial import Failed, Measured, Rejected, Trial
+from tuner.core.trial import Failed, Measured, Rejected, Trial, fell_back
 from tuner.core.use_cases import Outlook, evidence_card, origin_of, outlook, resolve, subject
 
 __all__ = ["export_to", "one_line", "print_study", "resolve", "study_document", "summary"]
@@ -146,6 +146,8 @@ def _trial_document(trial: Trial) -> dict[str, Any]:
             document |= {"outcome": "failed", "kind": kind, "reason": sentence, "evidence": evidence}
         case Measured():
             document |= {"outcome": "measured", "metrics": means(trial)}
+    if fell_back(trial):
+        document["fell_back"] = True
     return document
 
 
@@ -218,6 +220,7 @@ def _print_trials(console: Console, studies: Studies, study: Study) -> None:
                     difference(trial.candidate, baselines[trial.gpus].candidate) if trial.gpus in baselines else {}
                 )
                 note = ", ".join(f"{name}={a}" for name, (a, _) in changed.items()) or "baseline"
+                note = f"fell back to stock kernels; {note}" if fell_back(trial) else note
         table.add_row(str(trial.number), str(trial.gpus), trial.chosen_by, " ".join(values), one_line(note, 160))
     console.print(table, soft_wrap=False)
 

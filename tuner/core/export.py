@@ -160,7 +160,8 @@ def render(subject: Subject, format: Format, name: str = "") -> Files:
         raise NothingToExportError(f"a {candidate.kind} candidate has no vLLM configuration; export it as a table")
     name = name or file_name(subject)
     options = vllm_args.engine_options(candidate, subject.model)
-    variables = {**subject.environment, **vllm_args.environment(candidate, subject.nodes)}
+    tables = subject.study.file.engine.kernel_tables
+    variables = {**subject.environment, **vllm_args.environment(candidate, subject.nodes, kernel_tables=tables)}
     beside = {f"{name}.env": _environment_file(subject, variables)}
     if subject.nodes.count(candidate) > 1:
         beside[f"{name}.launch.sh"] = _launch_file(subject, candidate, f"{name}.yaml")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from search_spaces.candidate import Candidate, candidate_key
 from search_spaces.gemm import SkinnyTile
+from search_spaces.rule import Reason
 from search_spaces.serving import ServingConfig
 from search_spaces.space import Feasible, Space
 from tuner.core.comparability import acceptance_refusal
@@ -89,7 +90,7 @@ def plan(file: StudyFile, checks: Sequence[Check] = ()) -> Plan:
     sentences = {rule.name: rule.sentence for rule in space.rules}
     kept: list[Candidate] = []
     for candidate in feasible.candidates:
-        reasons = [reason for check in checks for reason in check(candidate)]
+        reasons = [reason for check in (table_check(file), *checks) for reason in check(candidate)]
         for reason in reasons:
             rejected[reason.rule] += 1
             sentences.setdefault(reason.rule, reason.sentence)
@@ -110,6 +111,19 @@ def plan(file: StudyFile, checks: Sequence[Check] = ()) -> Plan:
         workloads=file.workloads,
         cost=cost(file, contests),
     )
+
+
+def table_check(file: StudyFile) -> Check:
+    """A tuned tile table that no file is named for cannot be run."""
+
+    def check(candidate: Candidate) -> Sequence[Reason]:
+        table = candidate.kernel_table if isinstance(candidate, ServingConfig) else None
+        if table in (None, "stock") or table in file.engine.kernel_tables:
+            return ()
+        sentence = f"a tile table named {table!r} needs its file in the study file: engine.kernel_tables"
+        return (Reason(rule="table-has-a-file", sentence=sentence, source="study file"),)
+
+    return check
 
 
 def _given(file: StudyFile, space: Space) -> Feasible:

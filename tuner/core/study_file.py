@@ -24,6 +24,7 @@ def _as_list(value: object) -> object:
 
 
 KERNEL_EVALUATORS = ("kernel", "recorded")
+SHIPPED_RECORDING = "h200_skinny_gemm"  # a sweep that comes with the product, by name instead of by path
 
 Positive = Annotated[int, Field(gt=0, strict=True)]
 PositiveList = Annotated[tuple[Positive, ...], BeforeValidator(_as_list), Field(min_length=1, max_length=32)]
@@ -202,7 +203,8 @@ class QualitySection(_Section):
 
 class EngineSection(_Section):
     """python: the interpreter that has vLLM.   options: further vLLM options for every candidate.   environment:
-    variables for the engine.   arguments: appended to the command line."""
+    variables for the engine.   arguments: appended to the command line.   kernel_tables: name of a tuned tile table,
+    as `kernel_table` takes it, to its file on the engine's host."""
 
     python: str | None = None
     version: str | None = None
@@ -211,6 +213,7 @@ class EngineSection(_Section):
     arguments: tuple[str, ...] = ()
     trust_remote_code: bool = False
     draft_models: Mapping[str, str] = Field(default_factory=dict)
+    kernel_tables: Mapping[str, Name] = Field(default_factory=dict)
     start_timeout_s: Annotated[float, Field(gt=0)] = 600.0
     request_timeout_s: Annotated[float, Field(gt=0)] = 600.0
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 VARIABLE = "TUNER_PATH_PROOF"
+FOLDER = "path-proof"  # of a start, beside its log
 
 
 @dataclass(frozen=True, slots=True)
