@@ -59,7 +59,7 @@ def tuned_table(studies: Studies, found: Sequence[Study], *, allow_unvalidated: 
         gpu=gpu,
         capability=capability,
         driver=print_.driver if print_ is not None else "",
-        vllm_version=versions.pop("vllm", None) or found[0].file.engine.version or VLLM_VERSION,
+        vllm_version=versions.pop("vllm", "") or found[0].file.engine.version or VLLM_VERSION,
         kernel_version=versions.pop("kernel", ""),
         versions=versions,
         status=Status.VALIDATED if validated else Status.NOT_MEASURED,

@@ -45,7 +45,11 @@ class VllmEvaluator:
         deadlines: Deadlines,
         kernel_tables: Mapping[str, str] | None = None,
     ) -> None:
-        """kernel_tables: name of a tuned tile table to its file. Raises NoEngineError where the interpreter cannot be run or has no vLLM."""
+        """kernel_tables: name of a tuned tile table to its file.
+
+        Raises:
+            NoEngineError: the interpreter cannot be run or has no vLLM.
+        """
         self._engine = engine
         self._model = model
         self._nodes = nodes

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
-KERNELS = ("cutlass",)
+KERNELS = ("cutlass", "cuda", "quack")
 
 
 class Stub(ModuleType):
@@ -60,7 +60,7 @@ def main(question):
     from tuner_inside.path_proof import install
 
     ledger = install()
-    import vllm  # noqa: F401 - the kernels alone are stubbed, vLLM's own imports are not
+    import vllm.models.kimi_k3.nvidia  # noqa: F401 - with what is really there; what follows needs kernels
 
     sys.meta_path.insert(0, Kernels())
     from vllm.models.kimi_k3.nvidia.specialized_decode.runtime import decode as module
