@@ -160,7 +160,8 @@ def render(subject: Subject, format: Format, name: str = "") -> Files:
         raise NothingToExportError(f"a {candidate.kind} candidate has no vLLM configuration; export it as a table")
     name = name or file_name(subject)
     options = vllm_args.engine_options(candidate, subject.model)
-    variables = {**subject.environment, **vllm_args.environment(candidate, subject.nodes)}
+    tables = subject.study.file.engine.kernel_tables
+    variables = {**subject.environment, **vllm_args.environment(candidate, subject.nodes, kernel_tables=tables)}
     beside = {f"{name}.env": _environment_file(subject, variables)}
     if subject.nodes.count(candidate) > 1:
         beside[f"{name}.launch.sh"] = _launch_file(subject, candidate, f"{name}.yaml")
@@ -178,9 +179,12 @@ def render(subject: Subject, format: Format, name: str = "") -> Files:
 
 
 def file_name(subject: Subject) -> str:
-    """Study name and GPU count, in letters that every file system takes."""
-    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", subject.study.name).strip("-.")[:60] or "study"
-    return f"{plain}-{subject.decision.gpus}gpu"
+    return f"{plain_name(subject.study.name)}-{subject.decision.gpus}gpu"
+
+
+def plain_name(name: str) -> str:
+    """A study's name in letters that every file system takes."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:60] or "study"
 
 
 _ORIGIN = {

@@ -23,6 +23,9 @@ def _as_list(value: object) -> object:
     return value if isinstance(value, list | tuple) else [value]
 
 
+KERNEL_EVALUATORS = ("kernel", "recorded")
+SHIPPED_RECORDING = "h200_skinny_gemm"  # a sweep that comes with the product, by name instead of by path
+
 Positive = Annotated[int, Field(gt=0, strict=True)]
 PositiveList = Annotated[tuple[Positive, ...], BeforeValidator(_as_list), Field(min_length=1, max_length=32)]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
@@ -200,7 +203,8 @@ class QualitySection(_Section):
 
 class EngineSection(_Section):
     """python: the interpreter that has vLLM.   options: further vLLM options for every candidate.   environment:
-    variables for the engine.   arguments: appended to the command line."""
+    variables for the engine.   arguments: appended to the command line.   kernel_tables: name of a tuned tile table,
+    as `kernel_table` takes it, to its file on the engine's host."""
 
     python: str | None = None
     version: str | None = None
@@ -209,6 +213,7 @@ class EngineSection(_Section):
     arguments: tuple[str, ...] = ()
     trust_remote_code: bool = False
     draft_models: Mapping[str, str] = Field(default_factory=dict)
+    kernel_tables: Mapping[str, Name] = Field(default_factory=dict)
     start_timeout_s: Annotated[float, Field(gt=0)] = 600.0
     request_timeout_s: Annotated[float, Field(gt=0)] = 600.0
 
@@ -254,6 +259,12 @@ class StudyFile(_Section):
             raise ValueError("takes exactly one of workload and problems")
         if self.evaluator == "recorded" and self.recording is None:
             raise ValueError("recording: the recorded evaluator needs the file of measurements")
+        if self.problems and self.evaluator not in KERNEL_EVALUATORS:
+            raise ValueError(f"evaluator: problems are timed by {' or '.join(KERNEL_EVALUATORS)}, not {self.evaluator}")
+        if self.workload is not None and self.evaluator in KERNEL_EVALUATORS:
+            raise ValueError(f"evaluator: {self.evaluator} knows kernels; a workload is served by vllm or predicted")
+        if self.problems and self.hardware.gpus != 1:
+            raise ValueError("hardware.gpus: a kernel runs on 1 GPU")
         return self
 
     @property
@@ -261,6 +272,13 @@ class StudyFile(_Section):
         if self.workload is not None:
             return self.workload.workloads()
         return tuple(GemmProblem(n=p.n, k=p.k, m=p.m, dtype=p.dtype, name=p.name) for p in self.problems)
+
+    @property
+    def parts(self) -> "tuple[StudyFile, ...]":
+        """One study each: a file with several problems makes a group of them."""
+        if len(self.problems) < 2:
+            return (self,)
+        return tuple(self.model_copy(update={"problems": (problem,)}) for problem in self.problems)
 
     @property
     def repeats(self) -> int:

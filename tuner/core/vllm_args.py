@@ -164,12 +164,17 @@ def environment(
     """Variables that belong to the configuration and that no vLLM option can set.
 
     nodes: without it the engine is taken to stand on one host.   kernel_tables: name of a tile table to the path of its
-    file on the engine's host; a name that is not there is handed over as it is.
+    file on the engine's host.
+
+    Raises:
+        RenderError: the configuration names a table that has no file.
     """
     found: dict[str, str] = {}
     if config.kernel_table not in (None, "stock"):
         table = str(config.kernel_table)
-        found[KERNEL_TABLE_VARIABLE] = (kernel_tables or {}).get(table, table)
+        if table not in (kernel_tables or {}):
+            raise RenderError(f"kernel_table {table!r} has no file; name it in engine.kernel_tables")
+        found[KERNEL_TABLE_VARIABLE] = (kernel_tables or {})[table]
     if nodes is not None and nodes.count(config) > 1:
         if any(rack in nodes.gpu.upper() for rack in _NVLINK_RACKS):
             found.update(_NVLINK_RACK_VARIABLES)

@@ -14,7 +14,7 @@ from tuner.core.measurement import FailureKind, Fingerprint, Measurement, Origin
 from tuner.core.ports import Generated, Scored, StartRequest
 from tuner.core.trial import Failed
 from tuner.core.workload import ServingWorkload, Workload
-from tuner.engines import gauges, traffic
+from tuner.engines import gauges, path_proof, traffic
 from tuner.engines.engine import Deadlines
 from tuner.engines.helper import AnswerError, Helper, HelperDiedError, NoAnswerError
 from tuner.engines.server import Server
@@ -96,6 +96,7 @@ class RunningServer:
 
     def _measured(self, workload: ServingWorkload, name: str) -> _Run | traffic.Incomplete | Failed:
         """One run of traffic, with what the engine's counters and the machine's gauges say of it."""
+        paths = path_proof.read(self.server.log.parent / path_proof.FOLDER)
         counted, used = self.server.counters(), gauges.cpu_seconds(self.server.guarded.members())
         began_s = time.monotonic()
         result = self._traffic(workload, name)
@@ -119,6 +120,9 @@ class RunningServer:
         accepted, drafted = traffic.speculation(result)
         read, readings = self.gauges.between(began_s, ended_s)
         share = {"prefix_cache_hit_share": hits} if hits is not None else {}
+        steps = path_proof.worst(paths, path_proof.read(self.server.log.parent / path_proof.FOLDER))
+        if steps is not None and steps.share is not None:
+            share["specialized_share"] = steps.share
         metrics, missing = finite({**found, **accepted, **read, **share})
         samples = {**requests.samples(), **drafted, **readings, "server_cpu_s": [cpu_s]}
         return _Run(metrics, missing, samples, float(result.get("duration") or 0.0))
