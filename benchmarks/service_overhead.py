@@ -24,19 +24,25 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import httpx
 import optuna
 import sqlalchemy
-from optuna.distributions import IntDistribution
+from optuna.distributions import IntDistribution, distribution_to_json
+from optuna.storages._rdb import models
 from optuna.trial import TrialState, create_trial
+from sqlalchemy.orm import Session
 
 from benchmarks.writing import Goal, write
-from db.engine import open_database, upgrade
+from db import convert
+from db.engine import WRITING, open_database, upgrade
 from db.studies import SqlStudies
+from db.tables import Base, MeasurementRow, StartRow, TrialRow
 from search_spaces.candidate import Candidate, candidate_key
 from search_spaces.serving import ServingConfig
 from tuner.app.clock import SystemClock
@@ -100,15 +106,24 @@ class Ours:
         self._number = 0
 
     def fill(self, size: int) -> None:
-        for candidate in self._order:
-            if self._number >= size:
-                return
-            if candidate_key(candidate) in self._tried:
-                continue
-            self._search.skip(candidate_key(candidate))
+        """Rows in one transaction; the same rows that `one` writes."""
+        rows: list[Base] = []
+        untried = (candidate for candidate in self._order if candidate_key(candidate) not in self._tried)
+        for candidate in list(islice(untried, size - self._number)):
             value = value_of(candidate)
-            self._store(candidate, value)
-            self._search.tell(candidate_key(candidate), value)
+            trial, start, measurement = self._nouns(candidate, value)
+            done = replace(trial, outcome=Measured(measurements=()))
+            rows += [
+                convert.trial_row(self.study.id, done),
+                convert.start_row(self.study.id, start),
+                convert.measurement_row(self.study.id, measurement),
+            ]
+            self._search.skip(trial.key)
+            self._search.tell(trial.key, value)
+        with Session(self._engine.execution_options(**WRITING)) as session, session.begin():
+            for kind in (TrialRow, StartRow, MeasurementRow):
+                session.add_all([row for row in rows if isinstance(row, kind)])
+                session.flush()
 
     def one(self) -> float:
         """Seconds of one trial."""
@@ -121,6 +136,13 @@ class Ours:
         return time.perf_counter() - began
 
     def _store(self, candidate: Candidate, value: float) -> None:
+        trial, start, measurement = self._nouns(candidate, value)
+        self._studies.add_trial(self._lease, trial)
+        self._studies.open_start(self._lease, start)
+        self._studies.add_measurement(self._lease, measurement)
+        self._studies.finish_trial(self._lease, trial.number, Measured(measurements=(measurement,)))
+
+    def _nouns(self, candidate: Candidate, value: float) -> tuple[Trial, Start, Measurement]:
         trial = Trial(
             number=self._number, candidate=candidate, key=candidate_key(candidate), gpus=1, baseline=self._number == 0
         )
@@ -142,18 +164,16 @@ class Ours:
             metrics={f"metric_{n}": value for n in range(METRICS)},
             samples={"tpot_ms": [value] * SAMPLES},
         )
-        self._studies.add_trial(self._lease, trial)
-        self._studies.open_start(self._lease, start)
-        self._studies.add_measurement(self._lease, measurement)
-        self._studies.finish_trial(self._lease, trial.number, Measured(measurements=(measurement,)))
         self._number += 1
         self._tried.add(trial.key)
+        return trial, start, measurement
 
     def tell_events(self) -> None:
         """Two for each trial, as the loop writes them; not timed."""
+        rows = []
         for number in range(self._number):
-            self._studies.add_event(self.study.id, "trial_started", {"trial": number, "gpus": 1, "why": "tpe"})
-            data = {
+            began = {"trial": number, "gpus": 1, "why": "tpe"}
+            ended = {
                 "trial": number,
                 "gpus": 1,
                 "baseline": False,
@@ -161,7 +181,10 @@ class Ours:
                 "ratio": 1.0,
                 "feasible": True,
             }
-            self._studies.add_event(self.study.id, "trial_finished", data)
+            for kind, data in (("trial_started", began), ("trial_finished", ended)):
+                rows.append(convert.event_row(self.study.id, datetime.now(UTC), kind, data))
+        with Session(self._engine.execution_options(**WRITING)) as session, session.begin():
+            session.add_all(rows)
 
     def close(self) -> None:
         self._engine.dispose()
@@ -171,14 +194,16 @@ class Optunas:
     """Optuna's ask and tell on a storage of its own; in memory where the URL is None."""
 
     def __init__(self, url: str | None) -> None:
+        self._url = url
         storage = optuna.storages.RDBStorage(url) if url else optuna.storages.InMemoryStorage()
         self._study = optuna.create_study(storage=storage, sampler=sampler(TRIALS, 0), direction="maximize")
         self._distributions = {name: IntDistribution(0, levels - 1) for name, levels in zip(NAMES, LEVELS, strict=True)}
 
     def fill(self, size: int) -> None:
+        """In memory by Optuna's own call; in a database by rows, or ten thousand trials would take ten minutes."""
         chance = random.Random(1)
         have = len(self._study.get_trials(deepcopy=False))
-        self._study.add_trials(
+        trials = [
             create_trial(
                 state=TrialState.COMPLETE,
                 params={name: chance.randrange(levels) for name, levels in zip(NAMES, LEVELS, strict=True)},
@@ -186,7 +211,45 @@ class Optunas:
                 value=1.0 + chance.gauss(0, 0.05),
             )
             for _ in range(size - have)
-        )
+        ]
+        if self._url is None:
+            self._study.add_trials(trials)
+        else:
+            self._insert(trials, have, self._url)
+        assert len(self._study.get_trials(deepcopy=False)) == max(size, have)
+
+    def _insert(self, trials: Sequence[optuna.trial.FrozenTrial], have: int, url: str) -> None:
+        engine = sqlalchemy.create_engine(url)
+        now = datetime.now()
+        with Session(engine) as session, session.begin():
+            for number, trial in enumerate(trials, have):
+                row = models.TrialModel(
+                    number=number,
+                    study_id=self._study._study_id,
+                    state=TrialState.COMPLETE,
+                    datetime_start=now,
+                    datetime_complete=now,
+                )
+                session.add(row)
+                session.flush()
+                session.add(
+                    models.TrialValueModel(
+                        trial_id=row.trial_id,
+                        objective=0,
+                        value=trial.value,
+                        value_type=models.TrialValueModel.TrialValueType.FINITE,
+                    )
+                )
+                session.add_all(
+                    models.TrialParamModel(
+                        trial_id=row.trial_id,
+                        param_name=name,
+                        param_value=trial.distributions[name].to_internal_repr(value),
+                        distribution_json=distribution_to_json(trial.distributions[name]),
+                    )
+                    for name, value in trial.params.items()
+                )
+        engine.dispose()
 
     def one(self) -> float:
         began = time.perf_counter()
