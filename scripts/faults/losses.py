@@ -4,7 +4,7 @@ import contextlib
 import json
 import time
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,13 +35,14 @@ class Outcome:
     notes: dict[str, Any] = field(default_factory=dict)
 
 
-def document(name: str, trials: int) -> dict[str, Any]:
+def document(name: str, trials: int, fix: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """fix: more knobs; a smaller space is planned sooner."""
     return {
         **EXAMPLE,
         "name": name,
         "budget": {"trials": trials},
         "workload": {**EXAMPLE["workload"], "context_tokens": [1, 8192]},
-        "fix": {"tensor_parallel_size": 8},
+        "fix": {"tensor_parallel_size": 8, **(fix or {})},
     }
 
 

@@ -40,9 +40,12 @@ class Api:
             return False
 
 
+SMALL = {"kv_cache_dtype": "fp8", "mamba_ssm_cache_dtype": "float32", "max_num_batched_tokens": 8192}
+
+
 def submit_until_accepted(url: str, name: str, trials: int) -> str:
     """As a careful client does: the same key until there is an answer."""
-    body, key = yaml.safe_dump(document(name, trials)).encode(), f"key-{name}"
+    body, key = yaml.safe_dump(document(name, trials, SMALL)).encode(), f"key-{name}"
     deadline = time.monotonic() + DEADLINE_S
     while True:
         try:
