@@ -42,6 +42,7 @@ def _await_events(place: Place, study: str, more: int) -> None:
 def pause_worker(place: Place, result: Outcome, times: int) -> None:
     """SIGSTOP for longer than its lease; another takes over; SIGCONT, and its late write must be refused."""
     trials = 40
+    within = 0
     slow_logs = []
     for number in range(times):
         study = opened(place, f"paused-{place.name}-{number}", trials)
@@ -49,7 +50,7 @@ def pause_worker(place: Place, result: Outcome, times: int) -> None:
         await_claim(place, study, slow)
         slow_logs.append(place.log_of(slow))
         time.sleep(random.uniform(0.3, 1.0))
-        slow.send_signal(signal.SIGSTOP)
+        within += _pause_between_writes(place, slow)
         result.injected += 1
         other = place.worker()
         await_claim(place, study, other)
@@ -59,7 +60,21 @@ def pause_worker(place: Place, result: Outcome, times: int) -> None:
         until(partial(_was_refused, place.log_of(slow)), "the late write was not refused")
         stop(slow, other)
         result.losses += losses(place, study, trials)
+    result.notes["paused within a write at first"] = within
     result.notes["late writes refused"] = sum(map(_was_refused, slow_logs))
+
+
+def _pause_between_writes(place: Place, process: Process) -> int:
+    """How often it was first paused within a write to SQLite, which holds the file: nobody else can write until it
+    goes on, so nobody can take its study either, and there is no late write. PostgreSQL ends such a transaction."""
+    for within in range(100):
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(0.1)
+        if place.can_be_written():
+            return within
+        process.send_signal(signal.SIGCONT)
+        time.sleep(random.uniform(0.05, 0.3))
+    raise TimeoutError("it was paused within a write a hundred times")
 
 
 def _was_refused(log: Path) -> bool:

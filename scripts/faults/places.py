@@ -4,6 +4,7 @@ import contextlib
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -59,6 +60,19 @@ class Place:
     def ended(self, study: str) -> bool:
         with self.studies() as studies:
             return studies.get(study).state.ended
+
+    def can_be_written(self) -> bool:
+        """False where a process holds an SQLite file, as a paused one may; PostgreSQL has locks on rows alone."""
+        if not self.url.startswith("sqlite:///"):
+            return True
+        connection = sqlite3.connect(self.url.removeprefix("sqlite:///"), timeout=1.0, isolation_level=None)
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            return False
+        finally:
+            connection.close()
+        return True
 
     def worker(self, *options: str) -> Process:
         return self.process("worker", "-m", "scripts.faults.worker", str(self.folder), *options)
