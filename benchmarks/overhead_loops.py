@@ -86,7 +86,11 @@ class Ours:
         self.own_s: list[float] = []
 
     def fill(self, size: int) -> None:
-        """Rows in one transaction; the same rows that `one` writes."""
+        """The same rows that `one` writes, many in a transaction; not too many, or PostgreSQL thinks that we hang."""
+        while self._number < size:
+            self._fill(min(size, self._number + 500))
+
+    def _fill(self, size: int) -> None:
         rows: list[Base] = []
         untried = (candidate for candidate in self._order if candidate_key(candidate) not in self._tried)
         for candidate in list(islice(untried, size - self._number)):

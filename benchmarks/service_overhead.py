@@ -71,7 +71,7 @@ def beside(url: str, optuna_url: str, sizes: Sequence[int], sample: int) -> tupl
         row["own_share"] = {"median": 1e3 * statistics.median(ours.own_s)}
         ours.own_s.clear()
         found[str(size)] = row
-        shown = (f"{name} {v['median']:.1f} ms (cpu {v.get('cpu_median', 0):.1f})" for name, v in row.items())
+        shown = (f"{name} {v['median']:.1f} ms" for name, v in row.items())
         print(f"  {size:6} trials: " + ", ".join(shown), flush=True)
     return found, ours
 
@@ -169,7 +169,14 @@ def goals(database: str, found: dict[str, Any], gets: dict[str, dict[str, float]
     growth = shares[-1] / shares[0]
     made.append(Goal(f"{database}: own share, last size over first", "flat: at most 1.5", growth, growth <= 1.5))
     for name, row in gets.items():
-        made.append(Goal(f"{database}: p95 of GET {name}", "under 50 ms", row["p95_ms"], row["p95_ms"] < 50))
+        made.append(
+            Goal(
+                f"{database}: p95 of GET {name} at {max(sizes)} trials",
+                "under 50 ms",
+                row["p95_ms"],
+                row["p95_ms"] < 50,
+            )
+        )
     return made
 
 
@@ -195,7 +202,7 @@ def main() -> None:
             results[name] = {"ms_a_trial": found, "gets": gets, "load_average": os.getloadavg()[0]}
             met += goals(name, found, gets, asked.sizes)
     versions = {"optuna": optuna.__version__, "sqlalchemy": sqlalchemy.__version__, "python": platform.python_version()}
-    path = write("service-overhead", seconds=time.monotonic() - began, versions=versions, results=results, goals=met)
+    path = write("service_overhead", seconds=time.monotonic() - began, versions=versions, results=results, goals=met)
     print(Path(path).name)
 
 
