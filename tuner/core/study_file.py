@@ -8,11 +8,22 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from search_spaces.knob import Scalar
 from tuner.core.acceptance import REAL, Acceptance, AcceptanceError
-from tuner.core.workload import GemmProblem, ServingWorkload, Workload
+from tuner.core.datasets import DatasetError, Facts, examine, sha256
+from tuner.core.workload import RANDOM, Dataset, GemmProblem, ServingWorkload, Workload
 
 
 class StudyFileError(ValueError):
@@ -66,18 +77,61 @@ class AcceptanceSection(_Section):
     synthetic: SyntheticAcceptance
 
 
-class WorkloadSection(_Section):
-    """Lists of concurrency and context make several workloads. requests: in one run, warm-up excluded; by default
-    four times the concurrency, at least 8.   repeats: runs of each workload in one start."""
+class DatasetSection(_Section):
+    """Exactly one file: JSON lines of prompts, conversations as ShareGPT has them, or a trace of requests.
 
-    input_tokens: Positive
-    output_tokens: Positive
-    context_tokens: PositiveList | None = None
-    concurrency: PositiveList = (1,)
-    requests: Positive | None = None
-    request_rate: Annotated[float, Field(gt=0)] | None = None
+    sha256: of the file; where the user gives it, another file is refused.   facts: what the file was found to hold.
+    Both are filled in when the file is read.
+    """
+
+    prompts: str | None = None
+    sharegpt: str | None = None
+    trace: str | None = None
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
+    facts: Facts | None = None
+
+    @model_validator(mode="after")
+    def _one_of_three(self) -> "DatasetSection":
+        if sum(path is not None for path in (self.prompts, self.sharegpt, self.trace)) != 1:
+            raise ValueError("is `random`, or takes exactly one of prompts, sharegpt and trace")
+        return self
+
+    @property
+    def kind(self) -> Literal["prompts", "sharegpt", "trace"]:
+        return "prompts" if self.prompts is not None else "sharegpt" if self.sharegpt is not None else "trace"
+
+    @property
+    def path(self) -> str:
+        return self.prompts or self.sharegpt or self.trace or ""
+
+    def dataset(self) -> Dataset:
+        return Dataset(kind=self.kind, sha256=self.sha256 or "", path=self.path)
+
+    def read(self, folder: Path | None) -> "DatasetSection":
+        """With its hash and facts. folder: that the path is relative to. Raises DatasetError."""
+        path = (folder / self.path).resolve() if folder is not None else Path(self.path)
+        digest = sha256(path)
+        if self.sha256 not in (None, digest):
+            raise DatasetError(f"{path}: its sha256 is {digest}, not {self.sha256}")
+        facts = examine(self.kind, path)
+        return self.model_copy(update={self.kind: str(path), "sha256": digest, "facts": facts})
+
+
+def _as_dataset(value: object) -> object:
+    """`random` is no file; a path alone is a file of prompts."""
+    if value == "random":
+        return None
+    return {"prompts": value} if isinstance(value, str) else value
+
+
+class TraceSection(_Section):
+    """Recorded traffic: the file says how many tokens, when, and in which session.
+
+    repeats: runs in one start, each with tokens of its own.
+    """
+
+    dataset: DatasetSection
     repeats: Positive = 1
-    dataset: str = "random"
     acceptance: Literal["real"] | AcceptanceSection = "real"
     seed: Annotated[int, Field(ge=0)] = 0
 
@@ -88,6 +142,62 @@ class WorkloadSection(_Section):
         return value
 
     def workloads(self) -> tuple[ServingWorkload, ...]:
+        facts = self.dataset.facts
+        if facts is None:
+            raise StudyFileError("workload.dataset: the trace was not read")
+        return (
+            ServingWorkload(
+                input_tokens=facts.longest_input_tokens,
+                output_tokens=facts.longest_output_tokens,
+                context_tokens=facts.longest_input_tokens,
+                concurrency=facts.sessions_at_once,
+                requests=facts.requests,
+                dataset=self.dataset.dataset(),
+                acceptance=_acceptance(self.acceptance),
+                seed=self.seed,
+                quiet_s=facts.quiet_s,
+            ),
+        )
+
+
+class WorkloadSection(_Section):
+    """Lists of concurrency and context make several workloads. requests: in one run, warm-up excluded; by default
+    four times the concurrency, at least 8.   repeats: runs of each workload in one start.   dataset: None for random
+    tokens; with a file, input_tokens and output_tokens are the most of one request.   synthetic_kv: do not compute the
+    context, fill the cache with made-up values."""
+
+    input_tokens: Positive
+    output_tokens: Positive
+    context_tokens: PositiveList | None = None
+    concurrency: PositiveList = (1,)
+    requests: Positive | None = None
+    request_rate: Annotated[float, Field(gt=0)] | None = None
+    repeats: Positive = 1
+    dataset: Annotated[DatasetSection | None, BeforeValidator(_as_dataset)] = None
+    synthetic_kv: bool = False
+    acceptance: Literal["real"] | AcceptanceSection = "real"
+    seed: Annotated[int, Field(ge=0)] = 0
+
+    @field_validator("acceptance")
+    @classmethod
+    def _curve_is_known(cls, value: Literal["real"] | AcceptanceSection) -> Literal["real"] | AcceptanceSection:
+        _acceptance(value)
+        return value
+
+    @model_validator(mode="after")
+    def _a_file_has_its_own_lengths(self) -> "WorkloadSection":
+        if self.dataset is None:
+            return self
+        if self.context_tokens is not None:
+            raise ValueError("context_tokens: prompts from a file have their own lengths; leave it out")
+        if self.synthetic_kv:
+            raise ValueError("synthetic_kv: a made-up cache has no use for a file's prompts; leave one of the two out")
+        longest = self.dataset.facts.longest_output_tokens if self.dataset.facts is not None else 0
+        if longest > self.output_tokens:
+            raise ValueError(f"output_tokens: {self.output_tokens}, but a line of the file asks for {longest}")
+        return self
+
+    def workloads(self) -> tuple[ServingWorkload, ...]:
         return tuple(
             ServingWorkload(
                 input_tokens=self.input_tokens,
@@ -96,13 +206,21 @@ class WorkloadSection(_Section):
                 concurrency=concurrency,
                 requests=self.requests or max(8, 4 * concurrency),
                 request_rate=self.request_rate,
-                dataset=self.dataset,
+                dataset=RANDOM if self.dataset is None else self.dataset.dataset(),
                 acceptance=_acceptance(self.acceptance),
                 seed=self.seed,
+                synthetic_kv=self.synthetic_kv,
             )
             for context in self.context_tokens or (self.input_tokens,)
             for concurrency in self.concurrency
         )
+
+
+def _shape(value: object) -> str:
+    """Which of the two sections a document, or a section, is."""
+    dataset = value.get("dataset") if isinstance(value, Mapping) else getattr(value, "dataset", None)
+    trace = dataset.get("trace") if isinstance(dataset, Mapping) else getattr(dataset, "trace", None)
+    return "TraceSection" if trace is not None else "WorkloadSection"
 
 
 def _acceptance(section: Literal["real"] | AcceptanceSection) -> Acceptance:
@@ -221,7 +339,13 @@ class StudyFile(_Section):
     hardware: HardwareSection
     space: str | InlineSpace
     evaluator: Literal["predicted", "recorded", "vllm", "kernel"]
-    workload: WorkloadSection | None = None
+    workload: (
+        Annotated[
+            Annotated[WorkloadSection, Tag("WorkloadSection")] | Annotated[TraceSection, Tag("TraceSection")],
+            Discriminator(_shape),
+        ]
+        | None
+    ) = None
     problems: tuple[ProblemSection, ...] = ()
     objective: ObjectiveSection
     limits: tuple[LimitSection, ...] = ()
@@ -256,6 +380,18 @@ class StudyFile(_Section):
             raise ValueError("recording: the recorded evaluator needs the file of measurements")
         return self
 
+    @model_validator(mode="after")
+    def _a_file_is_sent_to_an_engine(self) -> "StudyFile":
+        workload = self.workload
+        if workload is None:
+            return self
+        if self.evaluator != "vllm" and (workload.dataset is not None or getattr(workload, "synthetic_kv", False)):
+            raise ValueError(f"workload: only a vllm study has a data set or a synthetic KV cache, not {self.evaluator}")
+        per_session = [m for m in (self.objective.metric, *(limit.metric for limit in self.limits)) if "session_" in m]
+        if per_session and not isinstance(workload, TraceSection):
+            raise ValueError(f"workload: {per_session[0]} needs sessions, and only a trace has them")
+        return self
+
     @property
     def workloads(self) -> tuple[Workload, ...]:
         if self.workload is not None:
@@ -269,7 +405,11 @@ class StudyFile(_Section):
     @property
     def key(self) -> str:
         """Hash of everything asked for; two files that ask for the same have the same key."""
-        text = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        document = self.model_dump(mode="json")
+        dataset = (document["workload"] or {}).get("dataset")
+        if dataset is not None and dataset["sha256"] is not None:  # wherever the file is
+            dataset[self.workload.dataset.kind] = ""  # type: ignore[union-attr]
+        text = json.dumps(document, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -284,7 +424,27 @@ def parse(document: object) -> StudyFile:
 
 
 def load(path: Path) -> StudyFile:
-    """Raises StudyFileError, also where the file cannot be read or is no YAML."""
+    """With what its data set holds. Raises StudyFileError, also where a file cannot be read or is not what it should be."""
+    return with_dataset(read(path), path.parent)
+
+
+def with_dataset(file: StudyFile, folder: Path | None = None) -> StudyFile:
+    """The study file with its data set read, hashed and measured; the file itself where it has none.
+
+    folder: that a path in it is relative to. Raises StudyFileError.
+    """
+    if file.workload is None or file.workload.dataset is None:
+        return file
+    try:
+        dataset = file.workload.dataset.read(folder)
+    except DatasetError as error:
+        raise StudyFileError(f"workload.dataset: {error}") from error
+    workload = {**file.workload.model_dump(mode="json"), "dataset": dataset.model_dump(mode="json")}
+    return parse({**file.model_dump(mode="json"), "workload": workload})
+
+
+def read(path: Path) -> StudyFile:
+    """Without its data set, which may be on another machine. Raises StudyFileError."""
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -294,10 +454,13 @@ def load(path: Path) -> StudyFile:
     return parse(document)
 
 
+_UNIONS = ("str", "InlineSpace", "AcceptanceSection", "WorkloadSection", "TraceSection")  # parts that nobody wrote
+
+
 def _lines(errors: Sequence[Any]) -> list[str]:
     lines = []
     for error in errors:
-        key = ".".join(str(part) for part in error["loc"] if part not in ("str", "InlineSpace", "AcceptanceSection"))
+        key = ".".join(str(part) for part in error["loc"] if part not in _UNIONS)
         message = error["msg"].removeprefix("Value error, ")
         if error["type"] == "extra_forbidden":
             message = f"unknown key{_suggestion(error['loc'])}"
@@ -305,9 +468,15 @@ def _lines(errors: Sequence[Any]) -> list[str]:
     return lines
 
 
+_SECTIONS = {"WorkloadSection": WorkloadSection, "TraceSection": TraceSection}
+
+
 def _suggestion(location: Sequence[object]) -> str:
     section: Any = StudyFile
     for part in location[:-1]:
+        if part in _SECTIONS:
+            section = _SECTIONS[str(part)]
+            continue
         field = getattr(section, "model_fields", {}).get(part)
         section = field.annotation if field is not None else None
         if not isinstance(section, type):
