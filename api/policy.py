@@ -125,8 +125,8 @@ class Policy:
             yield from self._model(f"engine.draft_models.{method}", model)
         if file.recording is not None:
             yield from self._path("recording", file.recording)
-        if file.workload is not None and file.workload.dataset != "random":
-            yield from self._path("workload.dataset", file.workload.dataset)
+        if file.workload is not None and file.workload.dataset is not None:
+            yield from self._path("workload.dataset", file.workload.dataset.path)
         if engine.python is not None and engine.python not in self.interpreters:
             yield "engine.python: this service chooses the interpreter; leave the key out"
         if engine.arguments:

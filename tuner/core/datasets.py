@@ -14,6 +14,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,8 @@ class Facts:
 def sha256(path: Path) -> str:
     """Raises DatasetError."""
     try:
+        if not path.is_file():
+            raise DatasetError(f"{path}: no such file")
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
@@ -127,8 +130,8 @@ def trace_facts(turns: Sequence[Turn]) -> Facts:
     for _, closes in edges:
         open_now += -1 if closes else 1
         most = max(most, open_now)
-    pauses = [later - earlier for times in spans.values() for earlier, later in zip(times, times[1:], strict=False)]
-    pauses += [later.at_s - earlier.at_s for earlier, later in zip(turns, turns[1:], strict=False)]
+    pauses = [later - earlier for times in spans.values() for earlier, later in pairwise(times)]
+    pauses += [later.at_s - earlier.at_s for earlier, later in pairwise(turns)]
     return Facts(
         requests=len(turns),
         sessions=len(spans),

@@ -8,42 +8,18 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Discriminator,
-    Field,
-    Tag,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from search_spaces.knob import Scalar
-from tuner.core.acceptance import REAL, Acceptance, AcceptanceError
-from tuner.core.datasets import DatasetError, Facts, examine, sha256
-from tuner.core.workload import RANDOM, Dataset, GemmProblem, ServingWorkload, Workload
+from tuner.core.datasets import DatasetError
+from tuner.core.section import Name, Positive, Section, StudyFileError, as_list
+from tuner.core.workload import GemmProblem, Workload
+from tuner.core.workload_section import AnyWorkload, TraceSection, WorkloadSection
+
+__all__ = ["StudyFile", "StudyFileError", "load", "parse", "read", "with_dataset"]
 
 
-class StudyFileError(ValueError):
-    """A study file that cannot be used. The message names each key and what is wrong with it."""
-
-
-def _as_list(value: object) -> object:
-    return value if isinstance(value, list | tuple) else [value]
-
-
-Positive = Annotated[int, Field(gt=0, strict=True)]
-PositiveList = Annotated[tuple[Positive, ...], BeforeValidator(_as_list), Field(min_length=1, max_length=32)]
-Name = Annotated[str, Field(min_length=1, max_length=200)]
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class HardwareSection(_Section):
+class HardwareSection(Section):
     """gpu: product name, or `cpu`.   gpus: all that the study may hold.   gpus_per_node: in one tray."""
 
     gpu: Name
@@ -51,7 +27,7 @@ class HardwareSection(_Section):
     gpus_per_node: Positive = 8
 
 
-class InlineSpace(_Section):
+class InlineSpace(Section):
     """A user's own space: knobs are vLLM option names. baseline: what is run today; the first choices where absent."""
 
     name: Name = "inline"
@@ -60,179 +36,7 @@ class InlineSpace(_Section):
     baseline: Mapping[str, Scalar] = Field(default_factory=dict)
 
 
-class SyntheticAcceptance(_Section):
-    """curve: name of a shipped curve; the length follows the draft length.   length: one for every draft length."""
-
-    curve: str | None = None
-    length: float | None = None
-
-    @model_validator(mode="after")
-    def _one_of_two(self) -> "SyntheticAcceptance":
-        if (self.curve is None) == (self.length is None):
-            raise ValueError("takes exactly one of curve and length")
-        return self
-
-
-class AcceptanceSection(_Section):
-    synthetic: SyntheticAcceptance
-
-
-class DatasetSection(_Section):
-    """Exactly one file: JSON lines of prompts, conversations as ShareGPT has them, or a trace of requests.
-
-    sha256: of the file; where the user gives it, another file is refused.   facts: what the file was found to hold.
-    Both are filled in when the file is read.
-    """
-
-    prompts: str | None = None
-    sharegpt: str | None = None
-    trace: str | None = None
-    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
-    facts: Facts | None = None
-
-    @model_validator(mode="after")
-    def _one_of_three(self) -> "DatasetSection":
-        if sum(path is not None for path in (self.prompts, self.sharegpt, self.trace)) != 1:
-            raise ValueError("is `random`, or takes exactly one of prompts, sharegpt and trace")
-        return self
-
-    @property
-    def kind(self) -> Literal["prompts", "sharegpt", "trace"]:
-        return "prompts" if self.prompts is not None else "sharegpt" if self.sharegpt is not None else "trace"
-
-    @property
-    def path(self) -> str:
-        return self.prompts or self.sharegpt or self.trace or ""
-
-    def dataset(self) -> Dataset:
-        return Dataset(kind=self.kind, sha256=self.sha256 or "", path=self.path)
-
-    def read(self, folder: Path | None) -> "DatasetSection":
-        """With its hash and facts. folder: that the path is relative to. Raises DatasetError."""
-        path = (folder / self.path).resolve() if folder is not None else Path(self.path)
-        digest = sha256(path)
-        if self.sha256 not in (None, digest):
-            raise DatasetError(f"{path}: its sha256 is {digest}, not {self.sha256}")
-        facts = examine(self.kind, path)
-        return self.model_copy(update={self.kind: str(path), "sha256": digest, "facts": facts})
-
-
-def _as_dataset(value: object) -> object:
-    """`random` is no file; a path alone is a file of prompts."""
-    if value == "random":
-        return None
-    return {"prompts": value} if isinstance(value, str) else value
-
-
-class TraceSection(_Section):
-    """Recorded traffic: the file says how many tokens, when, and in which session.
-
-    repeats: runs in one start, each with tokens of its own.
-    """
-
-    dataset: DatasetSection
-    repeats: Positive = 1
-    acceptance: Literal["real"] | AcceptanceSection = "real"
-    seed: Annotated[int, Field(ge=0)] = 0
-
-    @field_validator("acceptance")
-    @classmethod
-    def _curve_is_known(cls, value: Literal["real"] | AcceptanceSection) -> Literal["real"] | AcceptanceSection:
-        _acceptance(value)
-        return value
-
-    def workloads(self) -> tuple[ServingWorkload, ...]:
-        facts = self.dataset.facts
-        if facts is None:
-            raise StudyFileError("workload.dataset: the trace was not read")
-        return (
-            ServingWorkload(
-                input_tokens=facts.longest_input_tokens,
-                output_tokens=facts.longest_output_tokens,
-                context_tokens=facts.longest_input_tokens,
-                concurrency=facts.sessions_at_once,
-                requests=facts.requests,
-                dataset=self.dataset.dataset(),
-                acceptance=_acceptance(self.acceptance),
-                seed=self.seed,
-                quiet_s=facts.quiet_s,
-            ),
-        )
-
-
-class WorkloadSection(_Section):
-    """Lists of concurrency and context make several workloads. requests: in one run, warm-up excluded; by default
-    four times the concurrency, at least 8.   repeats: runs of each workload in one start.   dataset: None for random
-    tokens; with a file, input_tokens and output_tokens are the most of one request.   synthetic_kv: do not compute the
-    context, fill the cache with made-up values."""
-
-    input_tokens: Positive
-    output_tokens: Positive
-    context_tokens: PositiveList | None = None
-    concurrency: PositiveList = (1,)
-    requests: Positive | None = None
-    request_rate: Annotated[float, Field(gt=0)] | None = None
-    repeats: Positive = 1
-    dataset: Annotated[DatasetSection | None, BeforeValidator(_as_dataset)] = None
-    synthetic_kv: bool = False
-    acceptance: Literal["real"] | AcceptanceSection = "real"
-    seed: Annotated[int, Field(ge=0)] = 0
-
-    @field_validator("acceptance")
-    @classmethod
-    def _curve_is_known(cls, value: Literal["real"] | AcceptanceSection) -> Literal["real"] | AcceptanceSection:
-        _acceptance(value)
-        return value
-
-    @model_validator(mode="after")
-    def _a_file_has_its_own_lengths(self) -> "WorkloadSection":
-        if self.dataset is None:
-            return self
-        if self.context_tokens is not None:
-            raise ValueError("context_tokens: prompts from a file have their own lengths; leave it out")
-        if self.synthetic_kv:
-            raise ValueError("synthetic_kv: a made-up cache has no use for a file's prompts; leave one of the two out")
-        longest = self.dataset.facts.longest_output_tokens if self.dataset.facts is not None else 0
-        if longest > self.output_tokens:
-            raise ValueError(f"output_tokens: {self.output_tokens}, but a line of the file asks for {longest}")
-        return self
-
-    def workloads(self) -> tuple[ServingWorkload, ...]:
-        return tuple(
-            ServingWorkload(
-                input_tokens=self.input_tokens,
-                output_tokens=self.output_tokens,
-                context_tokens=max(context, self.input_tokens),
-                concurrency=concurrency,
-                requests=self.requests or max(8, 4 * concurrency),
-                request_rate=self.request_rate,
-                dataset=RANDOM if self.dataset is None else self.dataset.dataset(),
-                acceptance=_acceptance(self.acceptance),
-                seed=self.seed,
-                synthetic_kv=self.synthetic_kv,
-            )
-            for context in self.context_tokens or (self.input_tokens,)
-            for concurrency in self.concurrency
-        )
-
-
-def _shape(value: object) -> str:
-    """Which of the two sections a document, or a section, is."""
-    dataset = value.get("dataset") if isinstance(value, Mapping) else getattr(value, "dataset", None)
-    trace = dataset.get("trace") if isinstance(dataset, Mapping) else getattr(dataset, "trace", None)
-    return "TraceSection" if trace is not None else "WorkloadSection"
-
-
-def _acceptance(section: Literal["real"] | AcceptanceSection) -> Acceptance:
-    if section == "real":
-        return REAL
-    try:
-        return Acceptance(curve=section.synthetic.curve, fixed_length=section.synthetic.length)
-    except AcceptanceError as error:
-        raise ValueError(str(error)) from error
-
-
-class ProblemSection(_Section):
+class ProblemSection(Section):
     n: Positive
     k: Positive
     m: Positive
@@ -240,7 +44,7 @@ class ProblemSection(_Section):
     name: str = ""
 
 
-class ObjectiveSection(_Section):
+class ObjectiveSection(Section):
     """Exactly one metric, to be made large or small."""
 
     maximize: str | None = None
@@ -261,7 +65,7 @@ class ObjectiveSection(_Section):
         return self.maximize is not None
 
 
-class LimitSection(_Section):
+class LimitSection(Section):
     """A bound that every workload must keep."""
 
     metric: str
@@ -275,7 +79,7 @@ class LimitSection(_Section):
         return self
 
 
-class BudgetSection(_Section):
+class BudgetSection(Section):
     """trials: candidates tried in the search, over all GPU counts, baselines not counted.   gpu_hours: of all starts,
     the confirmation's included; None is no bound.   start_minutes: expected length of one start, for the estimate."""
 
@@ -284,7 +88,7 @@ class BudgetSection(_Section):
     start_minutes: Annotated[float, Field(gt=0)] | None = None
 
 
-class ConfirmSection(_Section):
+class ConfirmSection(Section):
     """finalists: candidates confirmed per GPU count.   starts: fresh starts a side (at least 5 for one finalist, 6 for
     two or three: fewer cannot reach p < 0.05).   noise_starts: of the baseline, first.   min_gain: 0.01 is 1 %."""
 
@@ -304,7 +108,7 @@ class ConfirmSection(_Section):
         return self.starts or (5 if self.finalists == 1 else 6)
 
 
-class QualitySection(_Section):
+class QualitySection(Section):
     """prompts, prompt_tokens, output_tokens: of the generations that are scored, at each graph size.
     vocabulary_size: prompts are token ids from the middle of so many; every tokenizer has the default.
     enabled: false leaves the check out, and then nothing can be validated."""
@@ -316,7 +120,7 @@ class QualitySection(_Section):
     vocabulary_size: Annotated[int, Field(ge=20)] = 500
 
 
-class EngineSection(_Section):
+class EngineSection(Section):
     """python: the interpreter that has vLLM.   options: further vLLM options for every candidate.   environment:
     variables for the engine.   arguments: appended to the command line."""
 
@@ -331,7 +135,7 @@ class EngineSection(_Section):
     request_timeout_s: Annotated[float, Field(gt=0)] = 600.0
 
 
-class StudyFile(_Section):
+class StudyFile(Section):
     """One study, or with `problems` a group of kernel studies. candidates: try these configurations, not the space."""
 
     name: Name
@@ -339,18 +143,12 @@ class StudyFile(_Section):
     hardware: HardwareSection
     space: str | InlineSpace
     evaluator: Literal["predicted", "recorded", "vllm", "kernel"]
-    workload: (
-        Annotated[
-            Annotated[WorkloadSection, Tag("WorkloadSection")] | Annotated[TraceSection, Tag("TraceSection")],
-            Discriminator(_shape),
-        ]
-        | None
-    ) = None
+    workload: AnyWorkload | None = None
     problems: tuple[ProblemSection, ...] = ()
     objective: ObjectiveSection
     limits: tuple[LimitSection, ...] = ()
     fix: Mapping[str, Scalar] = Field(default_factory=dict)
-    only: Mapping[str, Annotated[tuple[Scalar, ...], BeforeValidator(_as_list), Field(min_length=1)]] = Field(
+    only: Mapping[str, Annotated[tuple[Scalar, ...], BeforeValidator(as_list), Field(min_length=1)]] = Field(
         default_factory=dict
     )
     knobs: Mapping[str, Annotated[tuple[Scalar, ...], Field(min_length=1)]] = Field(default_factory=dict)
@@ -386,8 +184,9 @@ class StudyFile(_Section):
         if workload is None:
             return self
         if self.evaluator != "vllm" and (workload.dataset is not None or getattr(workload, "synthetic_kv", False)):
-            raise ValueError(f"workload: only a vllm study has a data set or a synthetic KV cache, not {self.evaluator}")
-        per_session = [m for m in (self.objective.metric, *(limit.metric for limit in self.limits)) if "session_" in m]
+            raise ValueError("workload: a data set and a synthetic KV cache are for evaluator: vllm only")
+        metrics = (self.objective.metric, *(limit.metric for limit in self.limits))
+        per_session = [name for name in metrics if name.startswith("session_")]
         if per_session and not isinstance(workload, TraceSection):
             raise ValueError(f"workload: {per_session[0]} needs sessions, and only a trace has them")
         return self
@@ -424,7 +223,7 @@ def parse(document: object) -> StudyFile:
 
 
 def load(path: Path) -> StudyFile:
-    """With what its data set holds. Raises StudyFileError, also where a file cannot be read or is not what it should be."""
+    """With what its data set holds. Raises StudyFileError, also where one of the files cannot be read."""
     return with_dataset(read(path), path.parent)
 
 
@@ -481,7 +280,7 @@ def _suggestion(location: Sequence[object]) -> str:
         section = field.annotation if field is not None else None
         if not isinstance(section, type):
             options = getattr(section, "__args__", ())
-            section = next((t for t in options if isinstance(t, type) and issubclass(t, _Section)), None)
+            section = next((t for t in options if isinstance(t, type) and issubclass(t, Section)), None)
     known = list(getattr(section, "model_fields", {}))
     close = difflib.get_close_matches(str(location[-1]), known, n=1)
     return f"; did you mean {close[0]!r}?" if close else f"; known keys: {', '.join(known)}" if known else ""
