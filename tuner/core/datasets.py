@@ -11,7 +11,6 @@ Three kinds:
 
 import hashlib
 import json
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -19,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 RANDOM, PROMPTS, SHAREGPT, TRACE = "random", "prompts", "sharegpt", "trace"
+MOST_TOKENS = 10**8
+MOST_SECONDS = 10**12  # milliseconds since 1970 would be more
 MOST_BYTES = 2**30  # ShareGPT's own file has 0.6 GiB; a larger one would not fit into a helper's memory several times
 
 
@@ -158,6 +159,8 @@ def _conversations(path: Path) -> Iterator[Prompt]:
         document = json.loads(_text(path))
     except json.JSONDecodeError as error:
         raise DatasetError(f"{path}, line {error.lineno}: no JSON: {error.msg}") from error
+    except (ValueError, RecursionError) as error:
+        raise DatasetError(f"{path}: no JSON: {error}") from error
     if not isinstance(document, list):
         raise DatasetError(f"{path}: must be a list of conversations")
     for place, entry in enumerate(document, start=1):
@@ -253,14 +256,14 @@ def _only(path: Path, number: int, row: Mapping[str, Any], needed: set[str], all
 
 def _whole(path: Path, number: int, row: Mapping[str, Any], key: str, *, at_least: int) -> int:
     value = row[key]
-    if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
-        raise _wrong(path, number, f"{key} must be a whole number of at least {at_least}")
+    if isinstance(value, bool) or not isinstance(value, int) or not at_least <= value <= MOST_TOKENS:
+        raise _wrong(path, number, f"{key} must be a whole number from {at_least} to {MOST_TOKENS}")
     return value
 
 
 def _seconds(path: Path, number: int, row: Mapping[str, Any], key: str) -> float:
     value = row[key]
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MOST_SECONDS:
         raise _wrong(path, number, f"{key} must be a number of seconds, not negative")
     return float(value)
 

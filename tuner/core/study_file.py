@@ -183,8 +183,8 @@ class StudyFile(Section):
         workload = self.workload
         if workload is None:
             return self
-        if self.evaluator != "vllm" and (workload.dataset is not None or getattr(workload, "synthetic_kv", False)):
-            raise ValueError("workload: a data set and a synthetic KV cache are for evaluator: vllm only")
+        if self.evaluator == "predicted" and (workload.dataset is not None or getattr(workload, "synthetic_kv", False)):
+            raise ValueError("workload: the model predicts random tokens only; a data set or synthetic KV needs an engine")
         metrics = (self.objective.metric, *(limit.metric for limit in self.limits))
         per_session = [name for name in metrics if name.startswith("session_")]
         if per_session and not isinstance(workload, TraceSection):

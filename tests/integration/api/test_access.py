@@ -140,6 +140,7 @@ def test_no_answer_and_no_table_holds_a_secret(service: Service) -> None:
     raw.close()
 
 
+PROMPTS = {"input_tokens": 512, "output_tokens": 64}
 VLLM = {**SMALL, "evaluator": "vllm", "engine": {"version": "0.33.0"}}
 
 
@@ -165,7 +166,9 @@ VLLM = {**SMALL, "evaluator": "vllm", "engine": {"version": "0.33.0"}}
         ({"model": "a/b/c"}, "model"),
         ({"model": "https://evil.example/model"}, "model"),
         ({"evaluator": "recorded", "recording": "/etc/passwd"}, "recording"),
-        ({"workload": {**SMALL["workload"], "dataset": "/etc/passwd"}}, "workload.dataset"),
+        ({"workload": {**PROMPTS, "dataset": "/etc/passwd"}}, "workload.dataset"),
+        ({"workload": {**PROMPTS, "dataset": {"sharegpt": "../chats.json"}}}, "workload.dataset"),
+        ({"workload": {"dataset": {"trace": "/etc/passwd"}}}, "workload.dataset"),
         ({"space": {"knobs": {"tool_parser_plugin": ["/x.py"]}}}, "space.knobs.tool_parser_plugin"),
         ({"knobs": {"hf_config_path": ["x"]}}, "knobs.hf_config_path"),
         ({"candidates": [{"options.download_dir": "x"}]}, "candidates.0.options.download_dir"),

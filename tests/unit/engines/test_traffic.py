@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tuner.core.measurement import FailureKind
-from tuner.core.workload import ServingWorkload
+from tuner.core.workload import Dataset, ServingWorkload
 from tuner.engines import traffic
 from tuner.engines.running import hit_share
 from tuner.engines.server import parse_counters
@@ -154,7 +154,7 @@ def test_a_stream_that_came_all_at_once_is_the_machines_doing_and_is_asked_for_a
 
 
 def test_a_stream_that_breaks_off_is_no_output_whatever_the_dataset() -> None:
-    found = traffic.requests_of(result(output_lens=[5, 5, 5, 1]), workload(dataset="prompts.jsonl"))
+    found = traffic.requests_of(result(output_lens=[5, 5, 5, 1]), workload(dataset=Dataset(kind="prompts")))
     assert isinstance(found, traffic.Incomplete)
     assert found.kind is FailureKind.WRONG_OUTPUT
 
