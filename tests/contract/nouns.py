@@ -47,7 +47,7 @@ EVERY_SERVING_SECTION: dict[str, Any] = {
         "requests": 12,
         "request_rate": 0.1,
         "repeats": 3,
-        "dataset": {"sharegpt": "/data/'s \"chats\".json", "sha256": "0f" * 32, "facts": {"requests": 90}},
+        "dataset": {"sharegpt": '/data/\'s "chats".json', "sha256": "0f" * 32, "facts": {"requests": 90}},
         "acceptance": {"synthetic": {"curve": "kimi-k3-dspark-coding"}},
         "seed": 3,
     },

@@ -184,7 +184,7 @@ class StudyFile(Section):
         if workload is None:
             return self
         if self.evaluator == "predicted" and (workload.dataset is not None or getattr(workload, "synthetic_kv", False)):
-            raise ValueError("workload: the model predicts random tokens only; a data set or synthetic KV needs an engine")
+            raise ValueError("workload: the model predicts random tokens; a data set or synthetic_kv needs an engine")
         metrics = (self.objective.metric, *(limit.metric for limit in self.limits))
         per_session = [name for name in metrics if name.startswith("session_")]
         if per_session and not isinstance(workload, TraceSection):

@@ -183,7 +183,7 @@ class RunningServer:
             watch.begin()
             result: dict[str, Any] = self.bench.ask(question, timeout_s=self.deadlines.run_s, give_up=watch.sentence)
             return {**result, **further}
-        except (DatasetError, OSError) as error:
+        except DatasetError as error:
             return self._failed(f"workload.dataset: {error}", otherwise=FailureKind.INFRASTRUCTURE)
         except AnswerError as error:
             return self._failed(f"the benchmark failed: {error}")
@@ -209,6 +209,7 @@ class RunningServer:
             return {"replay": replay, **tokenizer}, {"asked_output_lens": [turn.output_tokens for turn in turns]}
         dataset: list[str] = []
         further: dict[str, Any] = {}
+        prompts: dict[str, Any] = {}
         if not workload.dataset.is_random:
 
             def count(texts: Sequence[str]) -> Sequence[int]:
@@ -218,7 +219,8 @@ class RunningServer:
                 return found
 
             asked = sending.chosen(workload, seed, count)
-            dataset = sending.written(asked, self.server.log.parent / f"{workload.key}-{run.replace(' ', '-')}.jsonl")
+            dataset = sending.arguments(f"{workload.key} {run}")
+            prompts = {"prompts": [[one.text, one.output_tokens] for one in asked]}
             further["asked_output_lens"] = [one.output_tokens for one in asked]
         arguments = traffic.arguments(
             workload,
@@ -228,7 +230,7 @@ class RunningServer:
             seed=seed,
             dataset=dataset,
         )
-        return {"arguments": arguments}, further
+        return {"arguments": arguments, **prompts}, further
 
     def _failed(self, sentence: str, *, otherwise: FailureKind = FailureKind.INCOMPLETE) -> Failed:
         if self.stopped():

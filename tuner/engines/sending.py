@@ -71,20 +71,13 @@ def _fitting(workload: ServingWorkload, prompts: Sequence[Prompt], count: Count)
     return [Asked(p.text, min(p.output_tokens or workload.output_tokens, workload.output_tokens)) for p in prompts]
 
 
-def written(asked: Sequence[Asked], path: Path) -> list[str]:
-    """Arguments for `vllm bench serve` that send those prompts in that order, through a file of its own format.
+def arguments(run: str) -> list[str]:
+    """For `vllm bench serve`, which is handed the prompts beside them. run: unique within a start.
 
     The salt keeps the prefix cache of one run from the next: what prompts share within a run is found there, as it
     would be in service, and what an earlier run has sent is not.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lines = (json.dumps({"prompt": one.text, "output_tokens": one.output_tokens}) for one in asked)
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    return [
-        *("--dataset-name", "custom", "--dataset-path", str(path), "--custom-output-len", "-1"),
-        *("--skip-chat-template", "--disable-shuffle", "--no-oversample"),
-        *("--extra-body", json.dumps({"cache_salt": path.stem})),
-    ]
+    return ["--dataset-name", "custom", "--dataset-path", "-", "--extra-body", json.dumps({"cache_salt": run})]
 
 
 def turns(workload: ServingWorkload) -> list[Turn]:
