@@ -144,10 +144,19 @@ class WorkloadSection(Section):
             raise ValueError("context_tokens: prompts from a file have their own lengths; leave it out")
         if self.synthetic_kv:
             raise ValueError("synthetic_kv: a made-up cache has no use for a file's prompts; leave one of the two out")
-        longest = self.dataset.facts.longest_output_tokens if self.dataset.facts is not None else 0
-        if longest > self.output_tokens:
+        facts = self.dataset.facts
+        if facts is None:
+            return self
+        if facts.longest_output_tokens > self.output_tokens:
+            longest = facts.longest_output_tokens
             raise ValueError(f"output_tokens: {self.output_tokens}, but a line of the file asks for {longest}")
+        most = max(self._requests(concurrency) for concurrency in self.concurrency)
+        if most > facts.requests:
+            raise ValueError(f"requests: {most} are to be sent in a run, and the file holds {facts.requests}")
         return self
+
+    def _requests(self, concurrency: int) -> int:
+        return self.requests or max(8, 4 * concurrency)
 
     def workloads(self) -> tuple[ServingWorkload, ...]:
         return tuple(
@@ -156,7 +165,7 @@ class WorkloadSection(Section):
                 output_tokens=self.output_tokens,
                 context_tokens=max(context, self.input_tokens),
                 concurrency=concurrency,
-                requests=self.requests or max(8, 4 * concurrency),
+                requests=self._requests(concurrency),
                 request_rate=self.request_rate,
                 dataset=RANDOM if self.dataset is None else self.dataset.dataset(),
                 acceptance=_acceptance(self.acceptance),

@@ -90,7 +90,9 @@ def turns(workload: ServingWorkload) -> list[Turn]:
     every = _trace(workload.dataset)
     if workload.requests >= len(every):
         return list(every)
-    first = {turn.session: turn for turn in reversed(every)}
+    first: dict[str, Turn] = {}
+    for turn in every:
+        first.setdefault(turn.session, turn)
     return [
         replace(turn, at_s=0.0, output_tokens=min(turn.output_tokens, workload.output_tokens))
         for turn in list(first.values())[: workload.requests]
