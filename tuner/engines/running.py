@@ -181,7 +181,8 @@ class RunningServer:
             self.bench.ask({}, timeout_s=self.deadlines.request_s)  # its imports are no part of the run
             question, further = self._question(workload, run)
             watch.begin()
-            result: dict[str, Any] = self.bench.ask(question, timeout_s=self.deadlines.run_s, give_up=watch.sentence)
+            timeout_s = self.deadlines.run_s + (question["replay"]["turns"][-1]["at_s"] if "replay" in question else 0)
+            result: dict[str, Any] = self.bench.ask(question, timeout_s=timeout_s, give_up=watch.sentence)
             return {**result, **further}
         except DatasetError as error:
             return self._failed(f"workload.dataset: {error}", otherwise=FailureKind.INFRASTRUCTURE)
