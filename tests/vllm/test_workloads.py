@@ -16,6 +16,7 @@ from tuner.core.vllm_args import ModelRef, Nodes
 from tuner.core.workload import Dataset, ServingWorkload
 from tuner.engines.engine import Deadlines, Engine
 from tuner.engines.evaluator import VllmEvaluator
+from tuner.engines.running import RunningServer
 from tuner.engines.traffic import recomputed
 
 pytestmark = [pytest.mark.vllm, pytest.mark.usefixtures("nothing_left")]
@@ -145,7 +146,11 @@ def test_a_deep_context_is_there_at_once_where_the_cache_is_made_up(evaluator: V
     request = StartRequest(start_id="depth", candidate=CONFIG, purpose=Purpose.SEARCH, workloads=(workload,))
     with evaluator.start(request, started=lambda *_: None) as running:
         assert not isinstance(running, Failed), running.evidence
+        assert isinstance(running, RunningServer)
         assert any("DecodeBenchConnector" in part for part in running.command)
         found = measured(running, workload)
+        # Warm-up and run: six prompts, of which all but the last token came from the connector.
+        counted = running.server.counters()
+        assert counted["vllm:external_prefix_cache_hits_total"] >= 0.95 * 6 * 400
         assert found.workload_key == "c2-ctx400-synthetic-kv"
         assert found.samples["output_tokens"] == [16.0] * 4
