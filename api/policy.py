@@ -127,8 +127,8 @@ class Policy:
             yield from self._path("recording", file.recording)
         for name, path in file.engine.kernel_tables.items():
             yield from self._path(f"engine.kernel_tables.{name}", path)
-        if file.workload is not None and file.workload.dataset != "random":
-            yield from self._path("workload.dataset", file.workload.dataset)
+        if file.workload is not None and file.workload.dataset is not None:
+            yield from self._path("workload.dataset", file.workload.dataset.path)
         if engine.python is not None and engine.python not in self.interpreters:
             yield "engine.python: this service chooses the interpreter; leave the key out"
         if engine.arguments:

@@ -16,6 +16,7 @@ from tuner.core.plan import Plan
 from tuner.core.ports import Studies
 from tuner.core.side_by_side import means, rows
 from tuner.core.study import Study
+from tuner.core.throttling import throttled
 from tuner.core.trial import Failed, Measured, Rejected, Trial, fell_back
 from tuner.core.use_cases import Outlook, evidence_card, origin_of, outlook, resolve, subject
 
@@ -79,6 +80,7 @@ def study_document(studies: Studies, study_id: str, *, trials: bool = False) -> 
         "contests": contests,
         "side_by_side": [asdict(row) for row in rows(best, study.file.hardware.gpus)],
         "wall_time_s": wall_time(studies, study),
+        "throttled_starts": [asdict(start) for start in throttled(studies.measurements(study.id))],
     }
     if study.reason:
         document["reason"] = study.reason
@@ -165,6 +167,8 @@ def print_study(console: Console, studies: Studies, study_id: str, *, trials: bo
         _print_contest(console, study, view)
     _print_side_by_side(console, study, views)
     _print_ledger(console, studies, study)
+    for start in throttled(studies.measurements(study.id)):
+        console.print(f"start {start.start_id}: GPUs were throttled: {start.sentence()}", markup=False)
     spent = wall_time(studies, study)
     if spent["traffic"]:
         console.print(f"time held by engines: {spent['held']} s, of which traffic {spent['traffic']} s")
