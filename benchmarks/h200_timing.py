@@ -22,7 +22,7 @@ from tuner.core.ports import StartRequest
 from tuner.core.recorded import METRIC
 from tuner.core.trial import Failed
 
-# Finalists and passes, the first that the time allows: five pairs reach p < 0.05 for one finalist, six for two or three.
+# Finalists and passes, the first that the time allows; five pairs reach p < 0.05 for one, six for two or three.
 LEAST_PASSES = 5
 AFFORDED = ((3, 8), (3, 6), (2, 6), (1, 6), (1, 5))
 WORTH_CONFIRMING = 1.005  # times faster in the search; less could hardly be shown
