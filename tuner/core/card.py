@@ -58,7 +58,7 @@ def make(
         "status": export.heading(subject),
         "study": {
             "id": subject.study.id,
-            "file_key": subject.study.file_key,
+            "file_key": subject.study.file.key,
             "file": subject.study.file.model_dump(mode="json"),
         },
         "origin": subject.origin,
