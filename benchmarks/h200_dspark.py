@@ -1,7 +1,7 @@
 """What a study of draft lengths on one H200 found, from its database: each start with its reason, and the decision.
 
-    tuner run examples/dense_h200_dspark_confirm.yaml --db sqlite:///h200.db -o export      # on the GPU
-    python -m benchmarks.h200_dspark h200.db STUDY                                          # anywhere
+tuner run examples/dense_h200_dspark_confirm.yaml --db sqlite:///h200.db -o export      # on the GPU
+python -m benchmarks.h200_dspark h200.db STUDY                                          # anywhere
 """
 
 import argparse
