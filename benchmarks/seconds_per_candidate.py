@@ -36,7 +36,8 @@ SERVE = {"block-size": "32", "max-num-batched-tokens": "2048", "max-model-len": 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--engine", type=Path, default=Path(os.environ.get("TUNER_ENGINE_PYTHON", "")))
+    engine = os.environ.get("TUNER_ENGINE_PYTHON")
+    parser.add_argument("--engine", type=Path, default=engine, required=engine is None)
     parser.add_argument("--peers", type=Path, required=True)
     parser.add_argument("--work", type=Path, default=Path("runs/seconds_per_candidate"))
     arguments = parser.parse_args()
