@@ -55,6 +55,13 @@ def unit(metric: str) -> str:
     return known.unit if known else ""
 
 
+def short(value: str) -> str:
+    """At most 40 characters; None is what the engine does when nothing is said."""
+    if value == "None":
+        return "engine's default"
+    return value if len(value) <= 40 else value[:39] + "…"
+
+
 def moment(at: datetime) -> str:
     return f"{at:%Y-%m-%d %H:%M} UTC"
 
