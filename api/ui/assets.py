@@ -9,7 +9,7 @@ from fastapi.responses import Response
 
 from api.problems import NotFoundError
 
-TYPES = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8"}
+TYPES = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8", "svg": "image/svg+xml"}
 FOREVER = "public, max-age=31536000, immutable"  # a vendored file's name holds its version
 SHORTLY = "max-age=300"
 
