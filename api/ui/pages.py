@@ -42,7 +42,7 @@ _TEMPLATES = jinja2.Environment(
 )  # fmt: skip
 _TEMPLATES.globals.update(
     decisions=views.DECISIONS, origins=views.ORIGINS, states=views.STATES, words=views.words, number=views.number,
-    percent=views.percent, unit=views.unit, moment=views.moment, short=views.short,
+    percent=views.percent, unit=views.unit, moment=views.moment, short=views.short, clip=views.clip,
 )  # fmt: skip
 
 

@@ -59,7 +59,7 @@ def test_a_proved_study_shows_its_evidence_and_exports_it(server: Server, browse
     answer = browser_page.request.get(server.url + browser_page.get_by_text("vLLM YAML").get_attribute("href"))
     assert answer.status == 200
     assert "max-num-seqs: 8" in answer.text()
-    browser_page.get_by_label("Outcome").select_option("crashed")
+    browser_page.locator("select[name=outcome]").select_option("crashed")
     browser_page.get_by_role("button", name="Show").click()
     assert "1 to 2 of 2" in browser_page.inner_text("main")
     assert seen.errors == []

@@ -1,0 +1,55 @@
+"""Pictures of the dashboard's pages for docs/dashboard: a predicted study that really runs, and the tests' made-up
+measured one. `python -m scripts.screenshots docs/dashboard`"""
+
+import shutil
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+import uvicorn
+from playwright.sync_api import sync_playwright
+
+from api.app import create_app
+from tests.browser.made import proved
+from tuner.app.running import run_file
+from tuner.app.serve import service_ports
+
+PORT = 47391
+
+
+def main(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    with (
+        tempfile.TemporaryDirectory() as home,
+        service_ports(f"sqlite:///{home}/tuner.db", always_ask=False) as ports,
+    ):
+        predicted = run_file(Path("examples/kimi_k3_gb300.yaml"), ports.studies)
+        measured = proved(ports.studies)
+        server = uvicorn.Server(uvicorn.Config(create_app(ports), port=PORT, log_level="error", ws="none"))
+        thread = threading.Thread(target=server.run, daemon=True)
+        thread.start()
+        pages = {
+            "studies": "/ui/",
+            "study": f"/ui/studies/{measured}",
+            "predicted": f"/ui/studies/{predicted}",
+            "trial": f"/ui/studies/{measured}/trials/0",
+            "compare": f"/ui/compare?ids={measured}&ids={predicted}",
+        }
+        with sync_playwright() as playwright:
+            browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+            for scheme in ("light", "dark"):
+                page = browser.new_page(viewport={"width": 1280, "height": 1000}, color_scheme=scheme)
+                for name, path in pages.items():
+                    page.goto(f"http://localhost:{PORT}{path}")
+                    page.screenshot(path=folder / f"{name}-{scheme}.png")
+            page = browser.new_page(viewport={"width": 390, "height": 844})
+            page.goto(f"http://localhost:{PORT}/ui/studies/{measured}")
+            page.screenshot(path=folder / "study-narrow.png")
+            browser.close()
+        server.should_exit = True
+        thread.join(10)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
