@@ -9,11 +9,13 @@ from pathlib import Path
 
 import uvicorn
 from playwright.sync_api import sync_playwright
+from rich.console import Console
 
 from api.app import create_app
 from tests.browser.made import proved
 from tuner.app.running import run_file
 from tuner.app.serve import service_ports
+from tuner.core.study_file import load
 
 PORT = 47391
 
@@ -24,7 +26,9 @@ def main(folder: Path) -> None:
         tempfile.TemporaryDirectory() as home,
         service_ports(f"sqlite:///{home}/tuner.db", always_ask=False) as ports,
     ):
-        predicted = run_file(Path("examples/kimi_k3_gb300.yaml"), ports.studies)
+        predicted = run_file(
+            load(Path("examples/kimi_k3_gb300.yaml")), ports.studies, new=True, console=Console(quiet=True)
+        )[0]
         measured = proved(ports.studies)
         server = uvicorn.Server(uvicorn.Config(create_app(ports), port=PORT, log_level="error", ws="none"))
         thread = threading.Thread(target=server.run, daemon=True)

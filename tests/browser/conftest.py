@@ -46,7 +46,9 @@ def server(tmp_path: Path) -> Iterator[Server]:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        config = uvicorn.Config(create_app(ports), host="127.0.0.1", port=port, log_level="error", ws="none", timeout_graceful_shutdown=1)
+        config = uvicorn.Config(
+            create_app(ports), host="127.0.0.1", port=port, log_level="error", ws="none", timeout_graceful_shutdown=1
+        )
         uv = uvicorn.Server(config)
         thread = threading.Thread(target=uv.run, daemon=True)
         thread.start()
