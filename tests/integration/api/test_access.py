@@ -4,9 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from api.policy import Policy
-from tests.integration.api.conftest import SMALL, Serves, Service
+from tests.integration.api.conftest import ROOT, SMALL, Serves, Service
 from tests.integration.api.test_studies import problem_of
 from tuner.app.errors import WrongInputError
 from tuner.app.serve import Address, refuse_open_doors
@@ -143,6 +144,13 @@ def test_no_answer_and_no_table_holds_a_secret(service: Service) -> None:
 
 PROMPTS = {"input_tokens": 512, "output_tokens": 64}
 VLLM = {**SMALL, "evaluator": "vllm", "engine": {"version": "0.33.0"}}
+RECORDED = {
+    **yaml.safe_load((ROOT / "examples" / "recorded_skinny_gemm.yaml").read_text()),
+    "workload": None,
+    "fix": {},
+    "engine": {},
+    "recording": "/etc/passwd",
+}
 
 
 @pytest.mark.parametrize(
@@ -166,7 +174,7 @@ VLLM = {**SMALL, "evaluator": "vllm", "engine": {"version": "0.33.0"}}
         ({"model": "../model"}, "model"),
         ({"model": "a/b/c"}, "model"),
         ({"model": "https://evil.example/model"}, "model"),
-        ({"evaluator": "recorded", "recording": "/etc/passwd"}, "recording"),
+        (RECORDED, "recording"),
         ({"workload": {**PROMPTS, "dataset": "/etc/passwd"}}, "workload.dataset"),
         ({"workload": {**PROMPTS, "dataset": {"sharegpt": "../chats.json"}}}, "workload.dataset"),
         ({"workload": {"dataset": {"trace": "/etc/passwd"}}}, "workload.dataset"),
