@@ -1,0 +1,250 @@
+"""A decode GEMM in CuTe DSL: out[m, n] = sum over k of x[m, k] * w[n, k], bfloat16 in and out, float32 sums, few rows m.
+
+The weights are read once, so the kernel is a pump: all else must not stop it. Every warp of a block works on the same
+`rows` of the weights and on its own part of k. Each thread copies 16 bytes at a time from memory into a ring in shared
+memory that only it reads, so no barrier is met before the sums are added up. The tensor core takes the weights as its
+narrow side (8 rows) and x as its wide one (16 rows), for every m: k is permuted alike in both, so that the 16 bytes of
+a thread are the fragments of two instructions. Sums are added in a fixed order, over the warps of a block and then over
+the `split_k` blocks of a cluster, each of which finishes a part of the outputs: the result is the same in every run.
+
+Imported only in an interpreter that has the DSL.
+"""
+
+from typing import Any
+
+import cutlass
+from cutlass import cute
+from cutlass.cute import arch
+
+WARP, LANE_BYTES = 32, 16
+STEP = 32  # elements of k: the four threads of a row, 16 bytes each
+WEIGHT_ROWS = 8  # of a tensor core instruction
+MMA = "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+
+
+class DecodeGemm:
+    """rows: of the weights, for a block.   warps: of a block, side by side along k.   depth: steps of 32 elements of k
+    that a warp takes at once.   stages: of the ring.   split_k: blocks of a cluster.   early: weights are asked for
+    before the kernel in front has ended, and the next one may start to do so."""
+
+    def __init__(
+        self, *, m: int, rows: int, warps: int, depth: int, stages: int, split_k: int, early: bool
+    ) -> None:
+        self.m = m
+        self.tiles = rows // WEIGHT_ROWS
+        self.halves = 1 if m <= WEIGHT_ROWS else 2  # of the tensor core's wide side that hold rows of x
+        self.warps, self.depth, self.stages, self.split_k, self.early = warps, depth, stages, split_k, early
+        self.pieces = self.tiles + self.halves  # of 16 bytes, a thread and step
+        self.stage_bytes = depth * self.pieces * WARP * LANE_BYTES
+        self.warp_bytes = stages * self.stage_bytes
+        self.sums = rows * m
+
+    @property
+    def smem_bytes(self) -> int:
+        return self.warps * self.warp_bytes + (4 * self.sums if self.split_k > 1 else 0)
+
+    @cute.jit
+    def __call__(self, x: cute.Tensor, w: cute.Tensor, out: cute.Tensor, stream: Any) -> None:
+        n = cute.size(w, mode=[0])
+        self.kernel(x, w, out, n, cute.size(w, mode=[1])).launch(
+            grid=[cute.ceil_div(n, self.tiles * WEIGHT_ROWS), self.split_k, 1],
+            block=[self.warps * WARP, 1, 1],
+            cluster=[1, self.split_k, 1] if self.split_k > 1 else None,
+            smem=self.smem_bytes,
+            stream=stream,
+            use_pdl=True,
+            min_blocks_per_mp=1,
+        )
+
+    @cute.kernel
+    def kernel(
+        self, x: cute.Tensor, w: cute.Tensor, out: cute.Tensor, n: cutlass.Int32, k: cutlass.Int32
+    ) -> None:
+        thread, _, _ = arch.thread_idx()
+        block, part, _ = arch.block_idx()
+        warp, lane = arch.make_warp_uniform(thread // WARP), thread % WARP
+        group, quarter = lane // 4, lane % 4
+        first_row = block * (self.tiles * WEIGHT_ROWS)
+
+        ring = arch.get_dyn_smem(cutlass.Uint8, alignment=128).toint()
+        mine = ring + warp * self.warp_bytes + lane * LANE_BYTES
+
+        shares = self.warps * self.split_k
+        steps = k // (STEP * self.depth)
+        place = part * self.warps + warp
+        count = (steps - place + (shares - 1)) // shares
+        stride = shares * self.depth * STEP * 2  # bytes of k between two steps of a warp
+        start = cutlass.Int64(place * (self.depth * STEP * 2) + quarter * LANE_BYTES)
+
+        sources = []
+        for tile in cutlass.range_constexpr(self.tiles):
+            row = cutlass.min(first_row + (tile * WEIGHT_ROWS) + group, n - 1)  # past the end: a row again, not written
+            sources.append(w.iterator.toint() + cutlass.Int64(row) * (w.stride[0] * 2) + start)
+        inputs = []
+        for half in cutlass.range_constexpr(self.halves):
+            row = cutlass.min(group + half * WEIGHT_ROWS, self.m - 1)
+            inputs.append(x.iterator.toint() + cutlass.Int64(row) * (x.stride[0] * 2) + start)
+
+        if cutlass.const_expr(not self.early):
+            arch.griddepcontrol_wait()
+        for stage in cutlass.range_constexpr(self.stages - 1):
+            if stage < count:
+                self.weights(sources, mine + stage * self.stage_bytes, cutlass.Int64(stage * stride))
+        if cutlass.const_expr(self.early):
+            arch.griddepcontrol_launch_dependents()
+            arch.griddepcontrol_wait()
+        for stage in cutlass.range_constexpr(self.stages - 1):
+            if stage < count:
+                self.rows_of_x(inputs, group, mine + stage * self.stage_bytes, cutlass.Int64(stage * stride))
+            arch.cp_async_commit_group()
+
+        acc = cute.make_rmem_tensor(cute.make_layout((4, self.tiles)), cutlass.Float32)
+        acc.fill(0.0)
+        read, write = mine, mine + (self.stages - 1) * self.stage_bytes
+        end = mine + self.warp_bytes
+        for step in cutlass.range(count, unroll=1):
+            arch.cp_async_wait_group(self.stages - 2)
+            ahead = step + (self.stages - 1)
+            if ahead < count:
+                self.weights(sources, write, cutlass.Int64(ahead) * stride)
+                self.rows_of_x(inputs, group, write, cutlass.Int64(ahead) * stride)
+            arch.cp_async_commit_group()
+            self.multiply(read, acc)
+            read += self.stage_bytes
+            write += self.stage_bytes
+            if read == end:
+                read = mine
+            if write == end:
+                write = mine
+        arch.cp_async_wait_group(0)
+        if cutlass.const_expr(not self.early):
+            arch.griddepcontrol_launch_dependents()
+        self.add_up(acc, ring, thread, warp, lane, part, out, first_row, n)
+
+    @cute.jit
+    def weights(self, sources: Any, stage: Any, offset: Any) -> None:
+        """Ask for one step of the weights."""
+        for tile in cutlass.range_constexpr(self.tiles):
+            source = sources[tile] + offset
+            for deep in cutlass.range_constexpr(self.depth):
+                place = (deep * self.pieces + self.halves + tile) * (WARP * LANE_BYTES)
+                _copy(stage, place, source, deep * STEP * 2, min(256, 64 * self.depth))
+
+    @cute.jit
+    def rows_of_x(self, inputs: Any, group: Any, stage: Any, offset: Any) -> None:
+        """Ask for one step of x. A thread whose row x does not have leaves anything in its place: rows of the tensor
+        core do not mix, and that one is not written."""
+        for half in cutlass.range_constexpr(self.halves):
+            if group + half * WEIGHT_ROWS < self.m:
+                source = inputs[half] + offset
+                for deep in cutlass.range_constexpr(self.depth):
+                    place = (deep * self.pieces + half) * (WARP * LANE_BYTES)
+                    _copy(stage, place, source, deep * STEP * 2, 0)
+
+    @cute.jit
+    def multiply(self, stage: Any, acc: cute.Tensor) -> None:
+        for deep in cutlass.range_constexpr(self.depth):
+            low = _read(stage, deep * self.pieces * WARP * LANE_BYTES)
+            zero = cutlass.Int32(0)
+            high = (zero, zero, zero, zero)
+            if cutlass.const_expr(self.halves == 2):
+                high = _read(stage, (deep * self.pieces + 1) * WARP * LANE_BYTES)
+            for tile in cutlass.range_constexpr(self.tiles):
+                b = _read(stage, (deep * self.pieces + self.halves + tile) * WARP * LANE_BYTES)
+                for pair in cutlass.range_constexpr(2):
+                    one, two = 2 * pair, 2 * pair + 1
+                    c = _mma((low[one], high[one], low[two], high[two]), (b[one], b[two]), acc, tile)
+                    for i in cutlass.range_constexpr(4):
+                        acc[i, tile] = c[i]
+
+    @cute.jit
+    def add_up(
+        self, acc: cute.Tensor, ring: Any, thread: Any, warp: Any, lane: Any, part: Any, out: Any, first: Any, n: Any
+    ) -> None:
+        """Over the warps, then over the blocks of a cluster. A warp leaves its sums where its ring was."""
+        each = 2 * self.halves  # sums of a thread in a tile
+        arch.sync_warp()
+        for tile in cutlass.range_constexpr(self.tiles):
+            at = ring + warp * self.warp_bytes + (tile * WARP + lane) * (each * 4)
+            for i in cutlass.range_constexpr(each):
+                _store(at, 4 * i, acc[i, tile])
+        arch.sync_threads()
+        threads = self.warps * WARP
+        whole = ring + self.warps * self.warp_bytes
+        rows = self.tiles * WEIGHT_ROWS
+        for turn in cutlass.range_constexpr((self.sums + threads - 1) // threads):
+            index = turn * threads + thread
+            if index < self.sums:
+                row, column = index // rows, index % rows
+                source = (column // WEIGHT_ROWS) * WARP + (row % WEIGHT_ROWS) * 4 + (column % WEIGHT_ROWS) // 2
+                at = ring + source * (each * 4) + (row // WEIGHT_ROWS) * 8 + (column % 2) * 4
+                total = _load(at, 0)
+                for other in cutlass.range_constexpr(1, self.warps):
+                    total = total + _load(at, other * self.warp_bytes)
+                if cutlass.const_expr(self.split_k == 1):
+                    if first + column < n:
+                        out[row, first + column] = total.to(cutlass.BFloat16)
+                else:
+                    _store(whole + 4 * index, 0, total)
+        if cutlass.const_expr(self.split_k > 1):
+            arch.cluster_arrive()
+            arch.cluster_wait()
+            everyone = threads * self.split_k
+            for turn in cutlass.range_constexpr((self.sums + everyone - 1) // everyone):
+                index = turn * everyone + part * threads + thread
+                if index < self.sums:
+                    row, column = index // rows, index % rows
+                    total = _load_from(whole + 4 * index, 0)
+                    for other in cutlass.range_constexpr(1, self.split_k):
+                        total = total + _load_from(whole + 4 * index, other)
+                    if first + column < n:
+                        out[row, first + column] = total.to(cutlass.BFloat16)
+            arch.cluster_arrive()  # nobody leaves while its sums are read
+            arch.cluster_wait()
+
+
+def _copy(shared: Any, place: int, source: Any, offset: int, ahead: int) -> None:
+    """Sixteen bytes, past the first cache; `ahead` is what the second may fetch with them."""
+    hint = f".L2::{ahead}B" if ahead else ""
+    arch.inline_ptx(
+        f"cp.async.cg.shared.global{hint} [{{$r0}}+{place}], [{{$r1}}+{offset}], 16;", read_only_args=[shared, source]
+    )
+
+
+def _read(shared: Any, place: int) -> Any:
+    return arch.inline_ptx(
+        "ld.shared.v4.b32 { {$w0}, {$w1}, {$w2}, {$w3} }, [{$r0}+%d];" % place,
+        write_only_types=[cutlass.Int32] * 4,
+        read_only_args=[shared],
+    )
+
+
+def _mma(a: Any, b: Any, acc: Any, tile: int) -> Any:
+    c = [acc[i, tile] for i in range(4)]
+    code = (
+        MMA + "{ {$w0}, {$w1}, {$w2}, {$w3} }, { {$r0}, {$r1}, {$r2}, {$r3} }, "
+        "{ {$r4}, {$r5} }, { {$r6}, {$r7}, {$r8}, {$r9} };"
+    )
+    return arch.inline_ptx(code, write_only_types=[cutlass.Float32] * 4, read_only_args=[*a, *b, *c])
+
+
+def _store(shared: Any, place: int, value: Any) -> None:
+    arch.inline_ptx(f"st.shared.f32 [{{$r0}}+{place}], {{$r1}};", read_only_args=[shared, value])
+
+
+def _load(shared: Any, place: int) -> Any:
+    return arch.inline_ptx(
+        f"ld.shared.f32 {{$w0}}, [{{$r0}}+{place}];", write_only_types=[cutlass.Float32], read_only_args=[shared]
+    )
+
+
+def _load_from(shared: Any, rank: int) -> Any:
+    """From the same place of another block of the cluster."""
+    there = arch.inline_ptx(
+        f"mapa.shared::cluster.u32 {{$w0}}, {{$r0}}, {rank};",
+        write_only_types=[cutlass.Int32],
+        read_only_args=[shared],
+    )
+    return arch.inline_ptx(
+        "ld.shared::cluster.f32 {$w0}, [{$r0}];", write_only_types=[cutlass.Float32], read_only_args=[there]
+    )
