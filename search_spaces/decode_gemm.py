@@ -66,7 +66,7 @@ class DecodeTile:
         """The rings, x and weights side by side, and a cluster's sums."""
         pieces = self.rows // WEIGHT_ROWS + halves(m)
         ring = self.warps * self.stages * self.depth * pieces * WARP * 16
-        return ring + (4 * self.rows * m if self.split_k > 1 else 0)
+        return ring + (4 * self.rows * halves(m) * WEIGHT_ROWS if self.split_k > 1 else 0)
 
     def registers(self, m: int) -> int:
         """The fewest that a thread can do with: four float32 sums and an address a tile, and one step's operands."""

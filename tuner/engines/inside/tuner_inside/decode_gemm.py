@@ -1,4 +1,4 @@
-"""A decode GEMM in CuTe DSL: out[m, n] = sum over k of x[m, k] * w[n, k], bfloat16 in and out, float32 sums, few rows m.
+"""A decode GEMM in CuTe DSL: out[m, n] = sum over k of x[m, k] * w[n, k], bfloat16 in and out, float32 sums, m 1 to 16.
 
 The weights are read once, so the kernel is a pump: all else must not stop it. Every warp of a block works on the same
 `rows` of the weights and on its own part of k. Each thread copies 16 bytes at a time from memory into a ring in shared
@@ -23,21 +23,20 @@ MMA = "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
 
 
 class DecodeGemm:
-    """rows: of the weights, for a block.   warps: of a block, side by side along k.   depth: steps of 32 elements of k
+    """halves: 1 for up to 8 rows of x, 2 for up to 16.   rows: of the weights, for a block.   warps: of a block, side by side along k.   depth: steps of 32 elements of k
     that a warp takes at once.   stages: of the ring.   split_k: blocks of a cluster.   early: weights are asked for
     before the kernel in front has ended, and the next one may start to do so."""
 
     def __init__(
-        self, *, m: int, rows: int, warps: int, depth: int, stages: int, split_k: int, early: bool
+        self, *, halves: int, rows: int, warps: int, depth: int, stages: int, split_k: int, early: bool
     ) -> None:
-        self.m = m
         self.tiles = rows // WEIGHT_ROWS
-        self.halves = 1 if m <= WEIGHT_ROWS else 2  # of the tensor core's wide side that hold rows of x
+        self.halves = halves  # of the tensor core's wide side, 8 rows of x each
         self.warps, self.depth, self.stages, self.split_k, self.early = warps, depth, stages, split_k, early
         self.pieces = self.tiles + self.halves  # of 16 bytes, a thread and step
         self.stage_bytes = depth * self.pieces * WARP * LANE_BYTES
         self.warp_bytes = stages * self.stage_bytes
-        self.sums = rows * m
+        self.sums = rows * halves * WEIGHT_ROWS
 
     @property
     def smem_bytes(self) -> int:
@@ -46,7 +45,7 @@ class DecodeGemm:
     @cute.jit
     def __call__(self, x: cute.Tensor, w: cute.Tensor, out: cute.Tensor, stream: Any) -> None:
         n = cute.size(w, mode=[0])
-        self.kernel(x, w, out, n, cute.size(w, mode=[1])).launch(
+        self.kernel(x, w, out, cute.size(x, mode=[0]), n, cute.size(w, mode=[1])).launch(
             grid=[cute.ceil_div(n, self.tiles * WEIGHT_ROWS), self.split_k, 1],
             block=[self.warps * WARP, 1, 1],
             cluster=[1, self.split_k, 1] if self.split_k > 1 else None,
@@ -58,7 +57,7 @@ class DecodeGemm:
 
     @cute.kernel
     def kernel(
-        self, x: cute.Tensor, w: cute.Tensor, out: cute.Tensor, n: cutlass.Int32, k: cutlass.Int32
+        self, x: cute.Tensor, w: cute.Tensor, out: cute.Tensor, m: cutlass.Int32, n: cutlass.Int32, k: cutlass.Int32
     ) -> None:
         thread, _, _ = arch.thread_idx()
         block, part, _ = arch.block_idx()
@@ -82,7 +81,7 @@ class DecodeGemm:
             sources.append(w.iterator.toint() + cutlass.Int64(row) * (w.stride[0] * 2) + start)
         inputs = []
         for half in cutlass.range_constexpr(self.halves):
-            row = cutlass.min(group + half * WEIGHT_ROWS, self.m - 1)
+            row = cutlass.min(group + half * WEIGHT_ROWS, m - 1)
             inputs.append(x.iterator.toint() + cutlass.Int64(row) * (x.stride[0] * 2) + start)
 
         if cutlass.const_expr(not self.early):
@@ -95,7 +94,7 @@ class DecodeGemm:
             arch.griddepcontrol_wait()
         for stage in cutlass.range_constexpr(self.stages - 1):
             if stage < count:
-                self.rows_of_x(inputs, group, mine + stage * self.stage_bytes, cutlass.Int64(stage * stride))
+                self.rows_of_x(inputs, m - group, mine + stage * self.stage_bytes, cutlass.Int64(stage * stride))
             arch.cp_async_commit_group()
 
         acc = cute.make_rmem_tensor(cute.make_layout((4, self.tiles)), cutlass.Float32)
@@ -107,7 +106,7 @@ class DecodeGemm:
             ahead = step + (self.stages - 1)
             if ahead < count:
                 self.weights(sources, write, cutlass.Int64(ahead) * stride)
-                self.rows_of_x(inputs, group, write, cutlass.Int64(ahead) * stride)
+                self.rows_of_x(inputs, m - group, write, cutlass.Int64(ahead) * stride)
             arch.cp_async_commit_group()
             self.multiply(read, acc)
             read += self.stage_bytes
@@ -119,7 +118,7 @@ class DecodeGemm:
         arch.cp_async_wait_group(0)
         if cutlass.const_expr(not self.early):
             arch.griddepcontrol_launch_dependents()
-        self.add_up(acc, ring, thread, warp, lane, part, out, first_row, n)
+        self.add_up(acc, ring, thread, warp, lane, part, out, first_row, m, n)
 
     @cute.jit
     def weights(self, sources: Any, stage: Any, offset: Any) -> None:
@@ -131,11 +130,11 @@ class DecodeGemm:
                 _copy(stage, place, source, deep * STEP * 2, min(256, 64 * self.depth))
 
     @cute.jit
-    def rows_of_x(self, inputs: Any, group: Any, stage: Any, offset: Any) -> None:
-        """Ask for one step of x. A thread whose row x does not have leaves anything in its place: rows of the tensor
+    def rows_of_x(self, inputs: Any, left: Any, stage: Any, offset: Any) -> None:
+        """Ask for one step of x. left: its rows from this thread's on; a thread whose row x does not have leaves anything in its place: rows of the tensor
         core do not mix, and that one is not written."""
         for half in cutlass.range_constexpr(self.halves):
-            if group + half * WEIGHT_ROWS < self.m:
+            if left > half * WEIGHT_ROWS:
                 source = inputs[half] + offset
                 for deep in cutlass.range_constexpr(self.depth):
                     place = (deep * self.pieces + half) * (WARP * LANE_BYTES)
@@ -159,7 +158,7 @@ class DecodeGemm:
 
     @cute.jit
     def add_up(
-        self, acc: cute.Tensor, ring: Any, thread: Any, warp: Any, lane: Any, part: Any, out: Any, first: Any, n: Any
+        self, acc: cute.Tensor, ring: Any, thread: Any, warp: Any, lane: Any, part: Any, out: Any, first: Any, m: Any, n: Any
     ) -> None:
         """Over the warps, then over the blocks of a cluster. A warp leaves its sums where its ring was."""
         each = 2 * self.halves  # sums of a thread in a tile
@@ -174,7 +173,7 @@ class DecodeGemm:
         rows = self.tiles * WEIGHT_ROWS
         for turn in cutlass.range_constexpr((self.sums + threads - 1) // threads):
             index = turn * threads + thread
-            if index < self.sums:
+            if index < rows * m:
                 row, column = index // rows, index % rows
                 source = (column // WEIGHT_ROWS) * WARP + (row % WEIGHT_ROWS) * 4 + (column % WEIGHT_ROWS) // 2
                 at = ring + source * (each * 4) + (row // WEIGHT_ROWS) * 8 + (column % 2) * 4
@@ -192,7 +191,7 @@ class DecodeGemm:
             everyone = threads * self.split_k
             for turn in cutlass.range_constexpr((self.sums + everyone - 1) // everyone):
                 index = turn * everyone + part * threads + thread
-                if index < self.sums:
+                if index < rows * m:
                     row, column = index // rows, index % rows
                     total = _load_from(whole + 4 * index, 0)
                     for other in cutlass.range_constexpr(1, self.split_k):
