@@ -1,4 +1,4 @@
-"""Tiles of our own decode GEMM: what may be turned, and which tiles are legal, each clause with its hardware reason. Pure.
+"""Tiles of our own decode GEMM: what may be turned, which tiles are legal, and each clause's hardware reason. Pure.
 
 The kernel is tuner_inside/decode_gemm.py. It is no faster than the memory that the weights come from, so a tile decides
 how many bytes are on their way at once, how evenly the multiprocessors share them, and how often x is read again.
@@ -141,7 +141,7 @@ def decode_rules(k: int, m: int) -> tuple[Rule, ...]:
         ),
         rule(
             "work-for-every-stage",
-            "every stage of every warp's ring gets a step of k: warps x split_k x (stages - 1) x 32 x depth is at most k",
+            "every stage of a ring gets a step of k, so warps x split_k x (stages - 1) x 32 x depth is at most k",
             "arithmetic: a smaller ring is the same kernel",
             lambda t: t.shares * (t.stages - 1) * t.k_step <= k,
         ),

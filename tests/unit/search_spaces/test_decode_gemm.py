@@ -54,7 +54,7 @@ def test_a_tile_comes_back_from_its_values() -> None:
 
 @pytest.mark.parametrize("values", [{"rows": True, "warps": 4}, {"rows": 8, "warps": 4, "early": 1}, {"row": 8}])
 def test_values_that_no_tile_has_are_refused(values: dict[str, bool | int]) -> None:
-    with pytest.raises(ValueError, match="rows|early|row"):
+    with pytest.raises(ValueError, match=r"rows|early|row"):
         DecodeTile.from_values(values)
 
 

@@ -23,9 +23,12 @@ MMA = "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
 
 
 class DecodeGemm:
-    """halves: 1 for up to 8 rows of x, 2 for up to 16.   rows: of the weights, for a block.   warps: of a block, side by side along k.   depth: steps of 32 elements of k
-    that a warp takes at once.   stages: of the ring.   split_k: blocks of a cluster.   early: weights are asked for
-    before the kernel in front has ended, and the next one may start to do so."""
+    """One tile.
+
+    halves: 1 for up to 8 rows of x, 2 for up to 16.   rows: of the weights, for a block.   warps: of a block, side by
+    side along k.   depth: steps of 32 elements of k that a warp takes at once.   stages: of the ring.   split_k: blocks
+    of a cluster.   early: weights are asked for before the kernel in front has ended, and the next one may start too.
+    """
 
     def __init__(
         self, *, halves: int, rows: int, warps: int, depth: int, stages: int, split_k: int, early: bool
@@ -118,7 +121,11 @@ class DecodeGemm:
         arch.cp_async_wait_group(0)
         if cutlass.const_expr(not self.early):
             arch.griddepcontrol_launch_dependents()
-        self.add_up(acc, ring, thread, warp, lane, part, out, first_row, m, n)
+        self.leave(acc, ring + warp * self.warp_bytes + lane * (self.halves * 8))
+        if cutlass.const_expr(self.split_k == 1):
+            self.finish(ring, thread, first_row, out)
+        else:
+            self.finish_together(ring, thread, part, first_row, out)
 
     @cute.jit
     def weights(self, sources: Any, stage: Any, offset: Any) -> None:
@@ -131,8 +138,8 @@ class DecodeGemm:
 
     @cute.jit
     def rows_of_x(self, inputs: Any, left: Any, stage: Any, offset: Any) -> None:
-        """Ask for one step of x. left: its rows from this thread's on; a thread whose row x does not have leaves anything in its place: rows of the tensor
-        core do not mix, and that one is not written."""
+        """Ask for one step of x. left: its rows from this thread's on. A thread whose row x does not have leaves
+        anything in its place: rows of the tensor core do not mix, and that one is not written."""
         for half in cutlass.range_constexpr(self.halves):
             if left > half * WEIGHT_ROWS:
                 source = inputs[half] + offset
@@ -157,49 +164,60 @@ class DecodeGemm:
                         acc[i, tile] = c[i]
 
     @cute.jit
-    def add_up(
-        self, acc: cute.Tensor, ring: Any, thread: Any, warp: Any, lane: Any, part: Any, out: Any, first: Any, m: Any, n: Any
-    ) -> None:
-        """Over the warps, then over the blocks of a cluster. A warp leaves its sums where its ring was."""
+    def leave(self, acc: cute.Tensor, mine: Any) -> None:
+        """A thread's sums, for the other threads of the block. mine: where its warp's ring was."""
         each = 2 * self.halves  # sums of a thread in a tile
         arch.sync_warp()
         for tile in cutlass.range_constexpr(self.tiles):
-            at = ring + warp * self.warp_bytes + (tile * WARP + lane) * (each * 4)
             for i in cutlass.range_constexpr(each):
-                _store(at, 4 * i, acc[i, tile])
+                _store(mine, tile * WARP * each * 4 + 4 * i, acc[i, tile])
         arch.sync_threads()
-        threads = self.warps * WARP
-        whole = ring + self.warps * self.warp_bytes
-        rows = self.tiles * WEIGHT_ROWS
+
+    @cute.jit
+    def add_warps(self, ring: Any, row: Any, column: Any) -> Any:
+        """One output's sum over the warps of this block, in their order."""
+        thread = (column // WEIGHT_ROWS) * WARP + (row % WEIGHT_ROWS) * 4 + (column % WEIGHT_ROWS) // 2
+        at = ring + thread * (self.halves * 8) + (row // WEIGHT_ROWS) * 8 + (column % 2) * 4
+        total = _load(at, 0)
+        for other in cutlass.range_constexpr(1, self.warps):
+            total = total + _load(at, other * self.warp_bytes)
+        return total
+
+    @cute.jit
+    def finish(self, ring: Any, thread: Any, first: Any, out: cute.Tensor) -> None:
+        """Without a cluster: add up and write. first: the first of this block's columns of out."""
+        rows, threads = self.tiles * WEIGHT_ROWS, self.warps * WARP
+        m, n = cute.size(out, mode=[0]), cute.size(out, mode=[1])
         for turn in cutlass.range_constexpr((self.sums + threads - 1) // threads):
             index = turn * threads + thread
-            if index < rows * m:
-                row, column = index // rows, index % rows
-                source = (column // WEIGHT_ROWS) * WARP + (row % WEIGHT_ROWS) * 4 + (column % WEIGHT_ROWS) // 2
-                at = ring + source * (each * 4) + (row // WEIGHT_ROWS) * 8 + (column % 2) * 4
-                total = _load(at, 0)
-                for other in cutlass.range_constexpr(1, self.warps):
-                    total = total + _load(at, other * self.warp_bytes)
-                if cutlass.const_expr(self.split_k == 1):
-                    if first + column < n:
-                        out[row, first + column] = total.to(cutlass.BFloat16)
-                else:
-                    _store(whole + 4 * index, 0, total)
-        if cutlass.const_expr(self.split_k > 1):
-            arch.cluster_arrive()
-            arch.cluster_wait()
-            everyone = threads * self.split_k
-            for turn in cutlass.range_constexpr((self.sums + everyone - 1) // everyone):
-                index = turn * everyone + part * threads + thread
-                if index < rows * m:
-                    row, column = index // rows, index % rows
-                    total = _load_from(whole + 4 * index, 0)
-                    for other in cutlass.range_constexpr(1, self.split_k):
-                        total = total + _load_from(whole + 4 * index, other)
-                    if first + column < n:
-                        out[row, first + column] = total.to(cutlass.BFloat16)
-            arch.cluster_arrive()  # nobody leaves while its sums are read
-            arch.cluster_wait()
+            row, column = index // rows, index % rows
+            if row < m and first + column < n:
+                out[row, first + column] = self.add_warps(ring, row, column).to(cutlass.BFloat16)
+
+    @cute.jit
+    def finish_together(self, ring: Any, thread: Any, part: Any, first: Any, out: cute.Tensor) -> None:
+        """Within a cluster: every block adds up, then each finishes its part of the outputs from all blocks' sums."""
+        rows, threads = self.tiles * WEIGHT_ROWS, self.warps * WARP
+        m, n = cute.size(out, mode=[0]), cute.size(out, mode=[1])
+        whole = ring + self.warps * self.warp_bytes
+        for turn in cutlass.range_constexpr((self.sums + threads - 1) // threads):
+            index = turn * threads + thread
+            row, column = index // rows, index % rows
+            if row < m:
+                _store(whole + 4 * index, 0, self.add_warps(ring, row, column))
+        arch.cluster_arrive()
+        arch.cluster_wait()
+        everyone = threads * self.split_k
+        for turn in cutlass.range_constexpr((self.sums + everyone - 1) // everyone):
+            index = turn * everyone + part * threads + thread
+            row, column = index // rows, index % rows
+            if row < m and first + column < n:
+                total = _load_from(whole + 4 * index, 0)
+                for other in cutlass.range_constexpr(1, self.split_k):
+                    total = total + _load_from(whole + 4 * index, other)
+                out[row, first + column] = total.to(cutlass.BFloat16)
+        arch.cluster_arrive()  # nobody leaves while its sums are read
+        arch.cluster_wait()
 
 
 def _copy(shared: Any, place: int, source: Any, offset: int, ahead: int) -> None:
@@ -212,7 +230,7 @@ def _copy(shared: Any, place: int, source: Any, offset: int, ahead: int) -> None
 
 def _read(shared: Any, place: int) -> Any:
     return arch.inline_ptx(
-        "ld.shared.v4.b32 { {$w0}, {$w1}, {$w2}, {$w3} }, [{$r0}+%d];" % place,
+        "ld.shared.v4.b32 { {$w0}, {$w1}, {$w2}, {$w3} }, [{$r0}+" + f"{place}];",
         write_only_types=[cutlass.Int32] * 4,
         read_only_args=[shared],
     )
