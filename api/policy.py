@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from search_spaces.serving import ServingConfig
-from tuner.core.study_file import InlineSpace, StudyFile, StudyFileError
+from tuner.core.study_file import SHIPPED_RECORDING, InlineSpace, StudyFile, StudyFileError
 
 # vLLM options that change how fast it is, and neither load code nor open files, sockets or logs.
 TUNING_OPTIONS = frozenset(
@@ -123,10 +123,12 @@ class Policy:
         yield from self._model("model", file.model)
         for method, model in engine.draft_models.items():
             yield from self._model(f"engine.draft_models.{method}", model)
-        if file.recording is not None:
+        if file.recording is not None and file.recording != SHIPPED_RECORDING:
             yield from self._path("recording", file.recording)
-        if file.workload is not None and file.workload.dataset != "random":
-            yield from self._path("workload.dataset", file.workload.dataset)
+        for name, path in file.engine.kernel_tables.items():
+            yield from self._path(f"engine.kernel_tables.{name}", path)
+        if file.workload is not None and file.workload.dataset is not None:
+            yield from self._path("workload.dataset", file.workload.dataset.path)
         if engine.python is not None and engine.python not in self.interpreters:
             yield "engine.python: this service chooses the interpreter; leave the key out"
         if engine.arguments:

@@ -10,6 +10,7 @@ from pydantic import TypeAdapter
 
 from db.tables import ConfirmationRow, EventRow, MeasurementRow, StartRow, StudyRow, TrialRow
 from search_spaces.candidate import Candidate
+from search_spaces.gemm import LIBRARY, SKINNY, SPLIT_K, LibraryGemm, SkinnyTile, SplitKTactic
 from search_spaces.knob import Scalar
 from search_spaces.rule import Reason
 from search_spaces.serving import ServingConfig
@@ -22,6 +23,9 @@ from tuner.core.trial import Failed, Measured, Outcome, Rejected, Trial
 # A candidate's kind to the inverse of its `values`.
 CANDIDATES: Mapping[str, Callable[[Mapping[str, Scalar]], Candidate]] = {
     "serving": ServingConfig.from_values,
+    SKINNY: SkinnyTile.from_values,
+    LIBRARY: LibraryGemm.from_values,
+    SPLIT_K: SplitKTactic.from_values,
 }
 
 _FINGERPRINT = TypeAdapter(Fingerprint)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from kernels.roofline import H200
 from kernels.transfer import Examples, Experience, learn
-from search_spaces.gemm import LibraryGemm, SkinnyTile
-from tuner.core.recorded import Recording, load
+from search_spaces.gemm import LIBRARY, LibraryGemm, SkinnyTile
+from tuner.core.recorded import Recorded, Recording, key_of, load
 from tuner.core.workload import GemmProblem
 
 DATA = Path(__file__).parent / "data"
@@ -23,6 +23,19 @@ H200_BASELINES = DATA / "h200_skinny_gemm_baselines.csv"
 @cache
 def h200_sweep() -> Recording:
     return load(H200_SWEEP)
+
+
+@cache
+def h200_recording() -> Recording:
+    """The sweep, and cuBLAS beside its tiles."""
+    found = {key: dict(entries) for key, entries in h200_sweep().entries.items()}
+    with H200_BASELINES.open(encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            problem = GemmProblem(n=int(row["n"]), k=int(row["k"]), m=int(row["m"]))
+            values = LibraryGemm().values()
+            passes = tuple(float(row[name]) for name in ("cublas_us_1", "cublas_us_2") if row[name])
+            found.setdefault(problem.key, {})[key_of(LIBRARY, values)] = Recorded(LIBRARY, values, passes)
+    return Recording(source=H200_SWEEP.name, entries=found)
 
 
 @cache
@@ -39,6 +52,12 @@ def h200_examples() -> Examples:
 def h200_experience() -> Experience:
     """All that was recorded on the H200."""
     return learn(h200_examples(), H200)
+
+
+@cache
+def h200_experience_without(n: int, k: int) -> Experience:
+    """What was recorded of the other shapes: for replaying this one without having seen it."""
+    return learn({p: timed for p, timed in h200_examples().items() if (p.n, p.k) != (n, k)}, H200)
 
 
 def h200_stock() -> dict[GemmProblem, SkinnyTile | LibraryGemm]:

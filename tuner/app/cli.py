@@ -5,16 +5,20 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
 from rich.table import Column, Table
 
-from tuner.app import cli_service, interrupts
+from tuner.app import cli_kernels, cli_service, interrupts
 from tuner.core.study_file import load
 
+if TYPE_CHECKING:
+    from tuner.core.plan import Plan
+
 DONE, FAILED, WRONG_INPUT, NOTHING_TO_EXPORT, INTERRUPTED = 0, 1, 2, 3, 130
+TABLE = "table"  # the export format of kernel studies
 
 app = typer.Typer(
     name="tuner",
@@ -31,6 +35,7 @@ err = Console(stderr=True, soft_wrap=True, highlight=False)
 
 FileArgument = Annotated[Path, typer.Argument(help="A study file (YAML).", show_default=False)]
 StudyArgument = Annotated[str, typer.Argument(help="A study's id, or its beginning.", show_default=False)]
+StudyOrGroup = Annotated[str, typer.Argument(help="A study's id or its beginning, or a group.", show_default=False)]
 DbOption = Annotated[
     str | None, typer.Option("--db", help="Database URL. [default: $TUNER_DB, else a file in your home]")
 ]
@@ -78,29 +83,24 @@ def emit(document: Mapping[str, Any]) -> None:
 @app.command()
 def check(file: FileArgument, as_json: JsonOption = False) -> None:
     """Say what a study would do: points, feasible ones, rejections by rule, starts and GPU hours. Runs nothing."""
+    from tuner.app.reading import plan_document
     from tuner.app.wiring import checks_of
     from tuner.core.plan import plan
 
     asked = load(file)
-    what = plan(asked, checks_of(asked))
+    plans = [plan(part, checks_of(part)) for part in asked.parts]
     if as_json:
-        emit(
-            {
-                "name": asked.name,
-                "points": what.points,
-                "feasible": what.feasible,
-                "rejected": dict(what.rejected),
-                "starts": {**what.cost.starts, "total": sum(what.cost.starts.values())},
-                "gpu_hours": round(what.cost.gpu_hours, 2),
-                "least_gpu_hours": round(what.cost.least_gpu_hours, 2),
-                "start_minutes": what.cost.start_minutes,
-                "contests": [
-                    {"gpus": c.gpus, "feasible": len(c.candidates), "trials": c.trials, "baseline": c.baseline.values()}
-                    for c in what.contests
-                ],
-            }
-        )
+        documents = [plan_document(asked.name, what) for what in plans]
+        emit(documents[0] if len(documents) == 1 else {"name": asked.name, "studies": documents})
         return
+    for what in plans:
+        _print_plan(what, named=len(plans) > 1)
+
+
+def _print_plan(what: "Plan", *, named: bool) -> None:
+    """named: say which problem it is for."""
+    if named:
+        out.print(f"[bold]{what.workloads[0].key}[/]")
     out.print(f"[bold]{what.points}[/] points, [bold]{what.feasible}[/] feasible")
     table = Table("rejected by", "points", "because", box=None, pad_edge=False)
     for name, count in what.rejected.items():
@@ -137,7 +137,10 @@ def run(
         else:
             for study_id in study_ids:
                 reading.print_study(out, studies, study_id)
-        if output is not None:
+        if output is not None and asked.problems:
+            group = studies.get(study_ids[0]).group or study_ids[0]
+            reading.export_table(studies, group, output=output, allow_unvalidated=allow_unvalidated, console=err)
+        elif output is not None:
             for study_id in study_ids:
                 reading.export_all(studies, study_id, output=output, allow_unvalidated=allow_unvalidated, console=err)
 
@@ -148,6 +151,7 @@ def list_studies(
     server: cli_service.ServerOption = None,
     as_json: JsonOption = False,
     limit: int = 50,
+    group: Annotated[str | None, typer.Option(help="Only the studies of one file's problems.")] = None,
 ) -> None:
     """List studies, newest first; with --server those of a service."""
     from tuner.app import reading
@@ -157,7 +161,7 @@ def list_studies(
         cli_service.list_from_server(server, limit=limit, as_json=as_json)
         return
     with connected(db) as studies:
-        found = studies.find(limit=limit)
+        found = studies.find(limit=limit) if group is None else studies.group(group)
         if as_json:
             emit({"studies": [reading.summary(studies, study) for study in found]})
             return
@@ -175,12 +179,19 @@ def list_studies(
 
 
 @app.command()
-def show(study: StudyArgument, db: DbOption = None, as_json: JsonOption = False) -> None:
-    """Show a study: its trials, its decisions, and how its time was spent."""
+def show(study: StudyOrGroup, db: DbOption = None, as_json: JsonOption = False) -> None:
+    """Show a study: its trials, its decisions, and how its time was spent; or each study of a group."""
     from tuner.app import reading
     from tuner.app.wiring import connected
 
     with connected(db) as studies:
+        group = studies.group(study)
+        if group:
+            if as_json:
+                emit({"group": study, "studies": [reading.study_document(studies, one.id) for one in group]})
+            for one in [] if as_json else group:
+                reading.print_study(out, studies, one.id)
+            return
         study_id = reading.resolve(studies, study)
         if as_json:
             emit(reading.study_document(studies, study_id, trials=True))
@@ -190,9 +201,9 @@ def show(study: StudyArgument, db: DbOption = None, as_json: JsonOption = False)
 
 @app.command("export-config")
 def export_config(
-    study: StudyArgument,
+    study: StudyOrGroup,
     db: DbOption = None,
-    format: Annotated[str, typer.Option("--format", help="vllm, cli or json.")] = "vllm",
+    format: Annotated[str, typer.Option("--format", help="vllm, cli or json; table for kernels.")] = "vllm",
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="File or folder; standard output without.")
     ] = None,
@@ -204,6 +215,9 @@ def export_config(
     from tuner.app.wiring import connected
 
     with connected(db) as studies:
+        if format == TABLE:
+            reading.export_table(studies, study, output=output, allow_unvalidated=allow_unvalidated, console=err)
+            return
         reading.export_to(
             studies,
             reading.resolve(studies, study),
@@ -296,6 +310,7 @@ def verify(
 
 
 cli_service.register(app)
+cli_kernels.register(app)
 
 
 @db_app.command("upgrade")

@@ -11,11 +11,13 @@ from rich.table import Table
 from search_spaces.candidate import difference
 from tuner.app.errors import WrongInputError
 from tuner.core.card import to_json, to_markdown
-from tuner.core.export import Format, render
+from tuner.core.export import Format, plain_name, render
+from tuner.core.plan import Plan
 from tuner.core.ports import Studies
 from tuner.core.side_by_side import means, rows
 from tuner.core.study import Study
-from tuner.core.trial import Failed, Measured, Rejected, Trial
+from tuner.core.throttling import throttled
+from tuner.core.trial import Failed, Measured, Rejected, Trial, fell_back
 from tuner.core.use_cases import Outlook, evidence_card, origin_of, outlook, resolve, subject
 
 __all__ = ["export_to", "one_line", "print_study", "resolve", "study_document", "summary"]
@@ -27,6 +29,24 @@ def one_line(text: str, width: int = 80) -> str:
     return (plain if len(plain) <= width else plain[: width - 1] + "…").replace("[", r"\[")
 
 
+def plan_document(name: str, what: Plan) -> dict[str, Any]:
+    return {
+        "name": name,
+        "workloads": [workload.key for workload in what.workloads],
+        "points": what.points,
+        "feasible": what.feasible,
+        "rejected": dict(what.rejected),
+        "starts": {**what.cost.starts, "total": sum(what.cost.starts.values())},
+        "gpu_hours": round(what.cost.gpu_hours, 2),
+        "least_gpu_hours": round(what.cost.least_gpu_hours, 2),
+        "start_minutes": what.cost.start_minutes,
+        "contests": [
+            {"gpus": c.gpus, "feasible": len(c.candidates), "trials": c.trials, "baseline": c.baseline.values()}
+            for c in what.contests
+        ],
+    }
+
+
 def summary(studies: Studies, study: Study) -> dict[str, Any]:
     decided = [c.decision for c in studies.confirmations(study.id) if c.decision is not None]
     return {
@@ -34,6 +54,7 @@ def summary(studies: Studies, study: Study) -> dict[str, Any]:
         "name": study.name,
         "state": study.state,
         "evaluator": study.file.evaluator,
+        "group": study.group,
         "created_at": study.created_at.isoformat(),
         "decisions": [f"{decision.kind} ({decision.gpus} GPUs)" for decision in decided],
     }
@@ -49,6 +70,8 @@ def study_document(studies: Studies, study_id: str, *, trials: bool = False) -> 
     document: dict[str, Any] = {
         "study": study.id,
         "name": study.name,
+        "group": study.group,
+        "workloads": [workload.key for workload in study.file.workloads],
         "state": study.state,
         "origin": origin_of(study),
         "decision": top["decision"],
@@ -57,12 +80,18 @@ def study_document(studies: Studies, study_id: str, *, trials: bool = False) -> 
         "contests": contests,
         "side_by_side": [asdict(row) for row in rows(best, study.file.hardware.gpus)],
         "wall_time_s": wall_time(studies, study),
+        "throttled_starts": [asdict(start) for start in throttled(studies.measurements(study.id))],
     }
     if study.reason:
         document["reason"] = study.reason
     if trials:
         document["trials"] = [_trial_document(trial) for trial in studies.trials(study.id)]
     return document
+
+
+def problem_name(study: Study) -> str:
+    """Shape, rows and, where the file gives one, the layer's name."""
+    return ", ".join(f"{p.n}x{p.k} m{p.m}" + (f" {p.name}" if p.name else "") for p in study.file.problems)
 
 
 def wall_time(studies: Studies, study: Study) -> dict[str, float]:
@@ -119,12 +148,16 @@ def _trial_document(trial: Trial) -> dict[str, Any]:
             document |= {"outcome": "failed", "kind": kind, "reason": sentence, "evidence": evidence}
         case Measured():
             document |= {"outcome": "measured", "metrics": means(trial)}
+    if fell_back(trial):
+        document["fell_back"] = True
     return document
 
 
 def print_study(console: Console, studies: Studies, study_id: str, *, trials: bool = False) -> None:
     study = studies.get(study_id)
     console.print(f"[bold]{one_line(study.name)}[/]  study {study.id}, {study.state}, {origin_of(study)}")
+    if study.file.problems:
+        console.print(f"problem {one_line(problem_name(study))}" + (f", group {study.group}" if study.group else ""))
     if study.reason:
         console.print(f"reason: {one_line(study.reason, 400)}")
     if trials:
@@ -134,6 +167,8 @@ def print_study(console: Console, studies: Studies, study_id: str, *, trials: bo
         _print_contest(console, study, view)
     _print_side_by_side(console, study, views)
     _print_ledger(console, studies, study)
+    for start in throttled(studies.measurements(study.id)):
+        console.print(f"start {start.start_id}: GPUs were throttled: {start.sentence()}", markup=False)
     spent = wall_time(studies, study)
     if spent["traffic"]:
         console.print(f"time held by engines: {spent['held']} s, of which traffic {spent['traffic']} s")
@@ -189,6 +224,7 @@ def _print_trials(console: Console, studies: Studies, study: Study) -> None:
                     difference(trial.candidate, baselines[trial.gpus].candidate) if trial.gpus in baselines else {}
                 )
                 note = ", ".join(f"{name}={a}" for name, (a, _) in changed.items()) or "baseline"
+                note = f"fell back to stock kernels; {note}" if fell_back(trial) else note
         table.add_row(str(trial.number), str(trial.gpus), trial.chosen_by, " ".join(values), one_line(note, 160))
     console.print(table, soft_wrap=False)
 
@@ -253,6 +289,30 @@ def export_to(
         console.print(f"wrote {path}", markup=False)
         written.append(path)
     return written
+
+
+def export_table(
+    studies: Studies, text: str, *, output: Path | None, allow_unvalidated: bool, console: Console
+) -> list[Path]:
+    """A group's tuned tiles, or one study's, as one JSON file. text: the group, or a study's id.
+
+    Raises:
+        NothingToExportError: no tile was validated.
+        WrongInputError: the studies are of no kernel, or of several machines.
+    """
+    from kernels.table import to_json as table_json
+    from tuner.app.tables import studies_of, tuned_table
+
+    found = studies_of(studies, text)
+    made = table_json(tuned_table(studies, found, allow_unvalidated=allow_unvalidated))
+    if output is None:
+        sys.stdout.write(made)
+        return []
+    path = output / f"{plain_name(found[0].name)}-tiles.json" if output.is_dir() or not output.suffix else output
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(made, encoding="utf-8")
+    console.print(f"wrote {path}", markup=False)
+    return [path]
 
 
 def export_all(

@@ -26,13 +26,13 @@ def run_file(file: StudyFile, studies: Studies, *, new: bool, console: Console) 
         StudyFileError, SpaceError, WrongInputError: nothing was opened.
         StoppedError: a study failed, was cancelled, or is held by another process.
     """
-    what = plan(file, wiring.checks_of(file))
-    refuse_hopeless(file, what.cost)
-    with wiring.parts(file, studies, lambda _kind, _data: None):
+    for part in file.parts:
+        refuse_hopeless(part, plan(part, wiring.checks_of(part)).cost)
+    with wiring.parts(file.parts[0], studies, lambda _kind, _data: None):
         pass  # an engine that is not there is said before a study is opened
     opened = open_studies(file, studies, SystemClock(), new=new)
     for study in opened:
-        run_study(study, studies, what, console)
+        run_study(study, studies, plan(study.file, wiring.checks_of(study.file)), console)
     return [study.id for study in opened]
 
 

@@ -110,7 +110,8 @@ def examine(file: StudyFile) -> None:
     from tuner.predict import PredictError
 
     try:
-        refuse_hopeless(file, plan(file, checks_of(file)).cost)
+        for part in file.parts:
+            refuse_hopeless(part, plan(part, checks_of(part)).cost)
         if file.evaluator == "predicted":
             from tuner.predict.evaluator import PredictedEvaluator
 

@@ -54,6 +54,10 @@ def checks_of(file: StudyFile) -> Sequence[Check]:
 
 
 def prior_of(file: StudyFile) -> Prior | None:
+    if file.problems:
+        from tuner.app.kernel_studies import tile_prior
+
+        return tile_prior(file)
     if file.space != "kimi_k3_gb300":
         return None
     from tuner.predict.prior import prior
@@ -90,7 +94,13 @@ def evaluator_of(file: StudyFile) -> Evaluator:
         return PredictedEvaluator(file)
     if file.evaluator == "vllm":
         return _vllm(file)
-    raise WrongInputError(f"evaluator: {file.evaluator!r} studies cannot be run by this version")
+    from tuner.app.kernel_studies import recorded_evaluator, timing_evaluator
+
+    if file.evaluator == "recorded":
+        return recorded_evaluator(file)
+    settings = Settings()
+    named = Path(file.engine.python) if file.engine.python else None
+    return timing_evaluator(file, engine_python(named), settings.runs.resolve())
 
 
 def engine_python(named: Path | None) -> Path:
@@ -139,10 +149,28 @@ def _vllm(file: StudyFile) -> Evaluator:
             model=model,
             nodes=nodes_of(file),
             runs=settings.runs.resolve(),
+            kernel_tables=_kernel_tables(file),
             deadlines=Deadlines(start_s=file.engine.start_timeout_s, request_s=file.engine.request_timeout_s),
         )
     except NoEngineError as error:
         raise WrongInputError(str(error)) from error
+
+
+def _kernel_tables(file: StudyFile) -> dict[str, str]:
+    """Each table's file, whole. Raises WrongInputError where one is no validated table: vLLM would not take it."""
+    from kernels.table import Status, TableError, from_json
+
+    found = {}
+    for name, text in file.engine.kernel_tables.items():
+        path = Path(text).resolve()
+        try:
+            table = from_json(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, TableError) as error:
+            raise WrongInputError(f"engine.kernel_tables.{name}: {path}: {error}") from error
+        if table.status is not Status.VALIDATED:
+            raise WrongInputError(f"engine.kernel_tables.{name}: {path} holds no validated tiles ({table.status})")
+        found[name] = str(path)
+    return found
 
 
 def _preflight(evaluator: Evaluator) -> tuple[Check, ...]:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from tuner.core import confirm
 from tuner.core.contest import ContestState
 from tuner.core.decision import Confirmation, Decision, DecisionKind, QualityResult
+from tuner.core.kernel_quality import output_checks
 from tuner.core.measurement import FailureKind, Measurement, Origin, Start
 from tuner.core.ports import Studies
 from tuner.core.quality_run import check_output
@@ -46,9 +47,14 @@ class Confirming:
         trials = {trial.key: trial for trial in state.trials.values()}
         self._fill(confirmation, trials)
         quality: tuple[QualityResult, ...] = ()
-        if self._study.file.quality.enabled:
+        if self._study.file.problems:
+            passing = confirm.passing(confirmation, *self._evidence(), self._terms)
+            quality = output_checks(passing, *self._evidence())
+        elif self._study.file.quality.enabled:
             quality = self._quality(confirmation, trials)
         decision = confirm.decide(confirmation, *self._evidence(), self._terms, quality=quality)
+        if self._origin is not Origin.MEASURED:
+            decision = replace(self._not_measured(state), comparisons=decision.comparisons)
         self._save(replace(confirmation, quality=quality), decision)
 
     def _without_starts(self, state: ContestState) -> Decision | None:
@@ -62,18 +68,8 @@ class Confirming:
         ranking = state.ranking()
         if not ranking:
             return self._infeasible(state)
-        best, verdict = ranking[0]
-        estimate = (verdict.value or 1.0) - 1
-        if self._origin is not Origin.MEASURED:
-            sentence = f"nothing was measured: the numbers are {self._origin}; the best of them is {estimate:+.1%}"
-            return Decision(
-                kind=DecisionKind.NOT_MEASURED,
-                gpus=gpus,
-                baseline_key=baseline,
-                winner_key=best.key,
-                sentence=sentence,
-                estimate=estimate,
-            )
+        if self._origin is Origin.PREDICTED or (self._origin is not Origin.MEASURED and not _finalists(state)):
+            return self._not_measured(state)
         if not _finalists(state):
             return Decision(
                 kind=DecisionKind.NO_VALIDATED_IMPROVEMENT,
@@ -81,9 +77,23 @@ class Confirming:
                 baseline_key=baseline,
                 winner_key=None,
                 sentence="no validated improvement: no candidate was faster than the baseline in the search",
-                estimate=estimate,
+                estimate=(ranking[0][1].value or 1.0) - 1,
             )
         return None
+
+    def _not_measured(self, state: ContestState) -> Decision:
+        """The search's best, called what it is. A recording may be confirmed as far as its passes go; that is computed
+        beside it and validates nothing."""
+        best, verdict = state.ranking()[0]
+        estimate = (verdict.value or 1.0) - 1
+        return Decision(
+            kind=DecisionKind.NOT_MEASURED,
+            gpus=state.contest.gpus,
+            baseline_key=state.contest.baseline_key,
+            winner_key=best.key,
+            sentence=f"nothing was measured: the numbers are {self._origin}; the best of them is {estimate:+.1%}",
+            estimate=estimate,
+        )
 
     def _infeasible(self, state: ContestState) -> Decision:
         nearest = state.nearest()

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from search_spaces.candidate import Candidate, candidate_key
+from search_spaces.gemm import SkinnyTile
+from search_spaces.rule import Reason
 from search_spaces.serving import ServingConfig
 from search_spaces.space import Feasible, Space
 from tuner.core.comparability import acceptance_refusal
@@ -22,6 +24,7 @@ DRIFT_EVERY = 8  # trials of a contest between two measurements of its baseline
 QUALITY_STARTS = 3  # baseline, candidate, baseline again, for a finalist that the statistics have passed
 START_MINUTES = {"GB300": 20.0, "GB200": 20.0, "cpu": 1.0}  # until a study measures its own; an estimate, labelled so
 OTHER_START_MINUTES = 5.0
+PASS_MINUTES = 0.05  # a kernel's start is one timing pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +76,10 @@ class Plan:
 
 
 def plan(file: StudyFile, checks: Sequence[Check] = ()) -> Plan:
-    """Raises StudyFileError or SpaceError where the file leaves nothing to try; the message names key and reason."""
+    """Of one study; a file with several problems has a plan for each of its `parts`.
+
+    Raises StudyFileError or SpaceError where the file leaves nothing to try; the message names key and reason.
+    """
     try:
         check_metrics(file.objective, file.limits)
     except UnknownMetricError as error:
@@ -84,7 +90,7 @@ def plan(file: StudyFile, checks: Sequence[Check] = ()) -> Plan:
     sentences = {rule.name: rule.sentence for rule in space.rules}
     kept: list[Candidate] = []
     for candidate in feasible.candidates:
-        reasons = [reason for check in checks for reason in check(candidate)]
+        reasons = [reason for check in (table_check(file), *checks) for reason in check(candidate)]
         for reason in reasons:
             rejected[reason.rule] += 1
             sentences.setdefault(reason.rule, reason.sentence)
@@ -107,13 +113,27 @@ def plan(file: StudyFile, checks: Sequence[Check] = ()) -> Plan:
     )
 
 
+def table_check(file: StudyFile) -> Check:
+    """A tuned tile table that no file is named for cannot be run."""
+
+    def check(candidate: Candidate) -> Sequence[Reason]:
+        table = candidate.kernel_table if isinstance(candidate, ServingConfig) else None
+        if table in (None, "stock") or table in file.engine.kernel_tables:
+            return ()
+        sentence = f"a tile table named {table!r} needs its file in the study file: engine.kernel_tables"
+        return (Reason(rule="table-has-a-file", sentence=sentence, source="study file"),)
+
+    return check
+
+
 def _given(file: StudyFile, space: Space) -> Feasible:
     """The configurations that the file names, in place of the space's points; its rules still hold."""
     candidates: list[Candidate] = []
     rejected: Counter[str] = Counter()
+    kind = SkinnyTile if file.problems else ServingConfig
     for place, values in enumerate(file.candidates):
         try:
-            candidate = ServingConfig.from_values(values)
+            candidate = kind.from_values(values)
         except (ValueError, TypeError) as error:
             raise StudyFileError(f"candidates.{place}: {error}") from error
         reasons = [reason.rule for reason in space.reasons(candidate)]
@@ -144,7 +164,8 @@ def refuse_hopeless(file: StudyFile, cost: Cost) -> None:
 
 
 def cost(file: StudyFile, contests: Sequence[Contest]) -> Cost:
-    minutes = file.budget.start_minutes or START_MINUTES.get(file.hardware.gpu, OTHER_START_MINUTES)
+    usual = PASS_MINUTES if file.problems else START_MINUTES.get(file.hardware.gpu, OTHER_START_MINUTES)
+    minutes = file.budget.start_minutes or usual
     starts: Counter[str] = Counter()
     hours = least = 0.0
     for contest in contests:
@@ -163,7 +184,7 @@ def confirmation_starts(file: StudyFile) -> dict[str, int]:
     return {
         "noise": confirm.noise_starts,
         "confirm": confirm.starts_a_side * (1 + confirm.finalists),
-        "quality": QUALITY_STARTS * confirm.finalists if file.quality.enabled else 0,
+        "quality": QUALITY_STARTS * confirm.finalists if file.quality.enabled and not file.problems else 0,
     }
 
 

@@ -7,6 +7,8 @@ from search_spaces.candidate import Candidate
 from search_spaces.rule import Reason
 from tuner.core.measurement import FailureKind, Measurement
 
+LEAST_SPECIALIZED_SHARE = 0.95  # of the uniform decode steps of up to 64 tokens
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejected:
@@ -48,6 +50,12 @@ class Trial:
     attempts: int = 1
     chosen_by: str = ""
     outcome: Outcome | None = None
+
+
+def fell_back(trial: Trial) -> bool:
+    """Whether it asked for specialised kernels and too few of its uniform decode steps ran them."""
+    runs = trial.outcome.measurements if isinstance(trial.outcome, Measured) else ()
+    return any(run.metrics.get("specialized_share", 1.0) < LEAST_SPECIALIZED_SHARE for run in runs)
 
 
 def measured(trials: Sequence[Trial]) -> list[Trial]:

@@ -29,9 +29,8 @@ def proposed(file: StudyFile, studies: Studies, clock: Clock, *, new: bool = Fal
 
 
 def _parts(file: StudyFile) -> list[tuple[StudyFile, str | None]]:
-    if len(file.problems) < 2:
-        return [(file, None)]
-    return [(file.model_copy(update={"problems": (problem,)}), f"{file.key}") for problem in file.problems]
+    parts = file.parts
+    return [(part, file.key if len(parts) > 1 else None) for part in parts]
 
 
 def _open(file: StudyFile, studies: Studies, clock: Clock, *, new: bool, group: str | None) -> Study:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from search_spaces.candidate import Candidate
+from search_spaces.kimi_k3 import SPECIALIZED
 from search_spaces.rule import Reason
 from search_spaces.serving import ServingConfig
 from tuner.core import vllm_args
@@ -15,7 +16,7 @@ from tuner.core.measurement import FailureKind, Fingerprint, Origin, Process
 from tuner.core.ports import Running, StartRequest
 from tuner.core.trial import Failed
 from tuner.core.workload import ServingWorkload
-from tuner.engines import caches, hardware
+from tuner.engines import caches, hardware, path_proof
 from tuner.engines.devices import Devices, Held, NoDeviceError
 from tuner.engines.engine import Deadlines, Engine
 from tuner.engines.gauges import Gauges
@@ -35,18 +36,31 @@ class VllmEvaluator:
     origin = Origin.MEASURED
 
     def __init__(
-        self, *, engine: Engine, model: vllm_args.ModelRef, nodes: vllm_args.Nodes, runs: Path, deadlines: Deadlines
+        self,
+        *,
+        engine: Engine,
+        model: vllm_args.ModelRef,
+        nodes: vllm_args.Nodes,
+        runs: Path,
+        deadlines: Deadlines,
+        kernel_tables: Mapping[str, str] | None = None,
     ) -> None:
-        """Raises NoEngineError where the interpreter cannot be run or has no vLLM."""
+        """kernel_tables: name of a tuned tile table to its file.
+
+        Raises:
+            NoEngineError: the interpreter cannot be run or has no vLLM.
+        """
         self._engine = engine
         self._model = model
         self._nodes = nodes
+        self._kernel_tables = kernel_tables or {}
         self._runs = runs
         self._deadlines = deadlines
         self._versions = {**hardware.versions(engine), "model": model_revision(model)}
         self._servers: set[Server] = set()
         self._lock = threading.Lock()
         self._closed = False
+        self._synthetic_kv = False
         self._bench = Helper(engine, "tuner_inside.bench", runs / "helpers", first_answer_s=deadlines.helper_s)
         self._asker = Helper(engine, "tuner_inside.preflight", runs / "helpers", first_answer_s=deadlines.helper_s)
         self._preflight = Preflight(
@@ -124,7 +138,7 @@ class VllmEvaluator:
 
     def _variables(self, config: ServingConfig) -> dict[str, str]:
         """What the candidate brings along, and where its autotune cache is on a host with GPUs."""
-        found = vllm_args.environment(config, self._nodes)
+        found = vllm_args.environment(config, self._nodes, kernel_tables=self._kernel_tables)
         if hardware.device().count and caches.AUTOTUNE_VARIABLE not in self._engine.environment:
             found[caches.AUTOTUNE_VARIABLE] = str(caches.autotune_folder(self._runs, config))
         return found
@@ -132,7 +146,8 @@ class VllmEvaluator:
     def _fingerprint_of(self, config: ServingConfig) -> Fingerprint:
         """Of a start that is ready: by then its engine has read, or filled, its caches."""
         read = caches.hashes({**self._engine.environment, **self._variables(config)})
-        return self.fingerprint(config.gpus, {**vllm_args.environment(config, self._nodes), **read})
+        own = vllm_args.environment(config, self._nodes, kernel_tables=self._kernel_tables)
+        return self.fingerprint(config.gpus, {**own, **read})
 
     def _end(self, server: Server, held: Held) -> None:
         """What cannot be ended, or does not give its memory back, keeps its GPUs out of use and is said in its log."""
@@ -160,6 +175,14 @@ class VllmEvaluator:
         config = with_whole_paths(config)
         if self._nodes.count(config) > 1:
             return _infrastructure(f"{config.gpus} GPUs need {self._nodes.count(config)} hosts, and this is one")
+        if not request.real_acceptance and any(getattr(w, "synthetic_kv", False) for w in request.workloads):
+            self._synthetic_kv = self._synthetic_kv or hardware.has_synthetic_kv(self._engine)
+            if not self._synthetic_kv:
+                return Failed(
+                    kind=FailureKind.REJECTED_BY_ENGINE,
+                    sentence=f"vLLM {self._versions['vllm']} has no {vllm_args.SYNTHETIC_KV_CONNECTOR}, which "
+                    "workload.synthetic_kv needs",
+                )
         overlay: dict[str, object] = {}
         for workload in request.workloads if not request.real_acceptance else ():
             if isinstance(workload, ServingWorkload):
@@ -168,7 +191,7 @@ class VllmEvaluator:
             name=request.start_id,
             yaml=vllm_args.to_yaml(vllm_args.engine_options(config, self._model)),
             overlay=tuple(vllm_args.to_cli(overlay)),
-            variables={**self._variables(config), **held.variables},
+            variables={**self._variables(config), **_watched(config, self._runs / request.start_id), **held.variables},
             locks=held.locks,
         )
         with self._lock:
@@ -183,6 +206,11 @@ class VllmEvaluator:
 
     def _explained(self, failed: Failed) -> Failed:
         return _infrastructure("the evaluator was stopped") if self._closed else failed
+
+
+def _watched(config: ServingConfig, folder: Path) -> dict[str, str]:
+    """Where the plug-in writes what path the decode steps took; asked of the specialised path alone."""
+    return {path_proof.VARIABLE: str(folder / path_proof.FOLDER)} if config.decode_backend == SPECIALIZED else {}
 
 
 def with_whole_paths(config: ServingConfig) -> ServingConfig:

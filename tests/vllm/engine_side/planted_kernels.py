@@ -84,6 +84,8 @@ class Target:
         return {"kernel": "planted"}
 
     def launcher(self, problem: dict[str, Any], candidate: dict[str, Any]) -> Launch:
+        if candidate["kind"] == "library_gemm":
+            return _right
         which = candidate["values"]["outputs_per_block"]
         if which == 10:
             return _WrongFromTheThirdRun()

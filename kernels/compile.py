@@ -1,0 +1,160 @@
+"""Compile tiles without a GPU: what each would take of a multiprocessor, and a library of those that a worker can load.
+
+The interpreter that has the CuTe DSL does the work, in several processes with a dump folder each. The compiler refuses
+almost nothing, so what is legal is decided before (search_spaces/gemm.py); what spills is seen here. A compiled tile is
+not a measured one.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from search_spaces.gemm import SkinnyTile
+
+ARCHITECTURES = ("sm_90a", "sm_100a", "sm_103a")
+MODULE = "tuner_inside.kernel_compile"
+
+
+class CompileError(RuntimeError):
+    """A compiling process, or the linker, ended with an error; the message is its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Toolchain:
+    """python: the interpreter that has the CuTe DSL.   inside: the folder of `tuner_inside`.   vllm: the folder of the
+    package that holds the kernel; None where that interpreter has it installed.   path: further folders for its
+    PYTHONPATH."""
+
+    python: Path
+    inside: Path
+    vllm: Path | None = None
+    path: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compiled:
+    """One kernel. registers, local_bytes: of a thread; local memory holds what spilled.   shared_bytes: static.
+    refused: why the compiler would not; then nothing else is known."""
+
+    architecture: str
+    m: int
+    tile: SkinnyTile
+    symbol: str
+    compile_s: float
+    registers: int = 0
+    local_bytes: int = 0
+    shared_bytes: int = 0
+    code_bytes: int = 0
+    refused: str = ""
+
+    @property
+    def spills(self) -> bool:
+        return self.local_bytes > 0
+
+
+def compile_tiles(
+    tools: Toolchain, jobs: Sequence[tuple[int, SkinnyTile]], out: Path, *, architecture: str, processes: int
+) -> list[Compiled]:
+    """jobs: rows and tile; each is compiled once for every n and k.   out: gets one object file a kernel.
+
+    Raises:
+        CompileError: a process ended with an error.
+        ValueError: an architecture that no kernel here is compiled for.
+    """
+    if architecture not in ARCHITECTURES:
+        raise ValueError(f"architecture {architecture!r} is none of {', '.join(ARCHITECTURES)}")
+    out.mkdir(parents=True, exist_ok=True)
+    distinct = list(dict.fromkeys(jobs))
+    shares = [share for number in range(processes) if (share := distinct[number::processes])]
+    with ThreadPoolExecutor(max(1, len(shares))) as pool:
+        done = [
+            pool.submit(_one_process, tools, share, out, architecture, out / f"dump{number}")
+            for number, share in enumerate(shares)
+        ]
+        found = [compiled for future in done for compiled in future.result()]
+    order = {job: place for place, job in enumerate(distinct)}
+    return sorted(found, key=lambda compiled: order[compiled.m, compiled.tile])
+
+
+def link(folder: Path, library: Path, *, search: Sequence[Path]) -> Path:
+    """One shared library of a folder's object files. search: folders of the DSL's and of tvm-ffi's run-time libraries.
+
+    Raises:
+        CompileError: there is nothing to link, or the linker failed.
+    """
+    objects = sorted(folder.glob("*.o"))
+    if not objects:
+        raise CompileError(f"{folder} holds no compiled kernel")
+    listing = folder / "objects"
+    listing.write_text("\n".join(map(str, objects)))
+    paths = [f"-L{path}" for path in search]
+    command = ["cc", "-shared", "-o", str(library), f"@{listing}", *paths, "-lcute_dsl_runtime", "-ltvm_ffi"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise CompileError(done.stderr[-4000:])
+    return library
+
+
+def resources(compiled: Sequence[Compiled]) -> list[dict[str, Any]]:
+    """JSON-ready; `status` says that nothing of it was measured."""
+    return [
+        {**asdict(one), "tile": one.tile.values(), "spills": one.spills, "status": "not_measured"} for one in compiled
+    ]
+
+
+def _one_process(
+    tools: Toolchain, jobs: Sequence[tuple[int, SkinnyTile]], out: Path, architecture: str, dump: Path
+) -> list[Compiled]:
+    dump.mkdir(parents=True, exist_ok=True)
+    asked = {
+        "vllm": str(tools.vllm) if tools.vllm else None,
+        "out": str(out),
+        "jobs": [{"m": m, "values": tile.values()} for m, tile in jobs],
+    }
+    done = subprocess.run(
+        [tools.python, "-m", MODULE],
+        input=json.dumps(asked),
+        capture_output=True,
+        text=True,
+        check=False,
+        env={
+            **_passed_on(),
+            "PYTHONPATH": os.pathsep.join(map(str, (tools.inside, *tools.path))),
+            "PYTHONSAFEPATH": "1",
+            "CUTE_DSL_ARCH": architecture,
+            "CUTE_DSL_DUMP_DIR": str(dump),
+        },
+        cwd=dump,
+    )
+    if done.returncode != 0:
+        raise CompileError(done.stderr[-4000:])
+    shutil.rmtree(dump)
+    return [_compiled(json.loads(line), architecture) for line in done.stdout.splitlines()]
+
+
+def _compiled(answer: Mapping[str, Any], architecture: str) -> Compiled:
+    known = {
+        name: answer[name] for name in ("registers", "local_bytes", "shared_bytes", "code_bytes") if name in answer
+    }
+    return Compiled(
+        architecture=architecture,
+        m=answer["m"],
+        tile=SkinnyTile.from_values(answer["values"]),
+        symbol=answer["symbol"],
+        compile_s=answer["compile_s"],
+        refused=answer.get("refused", ""),
+        **known,
+    )
+
+
+def _passed_on() -> dict[str, str]:
+    """What a compiler needs of this process's environment."""
+    return {
+        name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR", "LD_LIBRARY_PATH") if name in os.environ
+    }
