@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from search_spaces.gemm import SkinnyTile
+from kernels.targets import TARGETS, Tile, compiled_rows, launched_bytes, tile_of
 
 ARCHITECTURES = ("sm_90a", "sm_100a", "sm_103a")
 MODULE = "tuner_inside.kernel_compile"
@@ -39,12 +39,13 @@ class Toolchain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compiled:
-    """One kernel. registers, local_bytes: of a thread; local memory holds what spilled.   shared_bytes: static.
-    refused: why the compiler would not; then nothing else is known."""
+    """One kernel. m: rows of x, for a decode tile the most (8 or 16).   registers, local_bytes: of a thread; local
+    memory holds what spilled.   shared_bytes: of a block, with what a launch asks for.   refused: why the compiler would
+    not; then nothing else is known."""
 
     architecture: str
     m: int
-    tile: SkinnyTile
+    tile: Tile
     symbol: str
     compile_s: float
     registers: int = 0
@@ -59,9 +60,9 @@ class Compiled:
 
 
 def compile_tiles(
-    tools: Toolchain, jobs: Sequence[tuple[int, SkinnyTile]], out: Path, *, architecture: str, processes: int
+    tools: Toolchain, jobs: Sequence[tuple[int, Tile]], out: Path, *, architecture: str, processes: int
 ) -> list[Compiled]:
-    """jobs: rows and tile; each is compiled once for every n and k.   out: gets one object file a kernel.
+    """jobs: rows and tile, of any target; each is compiled once for every n and k.   out: gets one object file a kernel.
 
     Raises:
         CompileError: a process ended with an error.
@@ -70,9 +71,15 @@ def compile_tiles(
     if architecture not in ARCHITECTURES:
         raise ValueError(f"architecture {architecture!r} is none of {', '.join(ARCHITECTURES)}")
     out.mkdir(parents=True, exist_ok=True)
-    distinct = list(dict.fromkeys(jobs))
-    shares = [share for number in range(processes) if (share := distinct[number::processes])]
-    with ThreadPoolExecutor(max(1, len(shares))) as pool:
+    distinct = list(dict.fromkeys((compiled_rows(tile, m), tile) for m, tile in jobs))
+    shares = [
+        share
+        for kind in TARGETS
+        if (of_kind := [job for job in distinct if job[1].kind == kind])
+        for number in range(processes)
+        if (share := of_kind[number::processes])
+    ]
+    with ThreadPoolExecutor(processes) as pool:
         done = [
             pool.submit(_one_process, tools, share, out, architecture, out / f"dump{number}")
             for number, share in enumerate(shares)
@@ -104,15 +111,25 @@ def link(folder: Path, library: Path, *, search: Sequence[Path]) -> Path:
 def resources(compiled: Sequence[Compiled]) -> list[dict[str, Any]]:
     """JSON-ready; `status` says that nothing of it was measured."""
     return [
-        {**asdict(one), "tile": one.tile.values(), "spills": one.spills, "status": "not_measured"} for one in compiled
+        {
+            **asdict(one),
+            "kind": one.tile.kind,
+            "tile": one.tile.values(),
+            "spills": one.spills,
+            "status": "not_measured",
+        }
+        for one in compiled
     ]
 
 
 def _one_process(
-    tools: Toolchain, jobs: Sequence[tuple[int, SkinnyTile]], out: Path, architecture: str, dump: Path
+    tools: Toolchain, jobs: Sequence[tuple[int, Tile]], out: Path, architecture: str, dump: Path
 ) -> list[Compiled]:
+    """jobs: of one target."""
     dump.mkdir(parents=True, exist_ok=True)
+    kind = jobs[0][1].kind
     asked = {
+        "target": TARGETS[kind].module,
         "vllm": str(tools.vllm) if tools.vllm else None,
         "out": str(out),
         "jobs": [{"m": m, "values": tile.values()} for m, tile in jobs],
@@ -135,17 +152,20 @@ def _one_process(
     if done.returncode != 0:
         raise CompileError(done.stderr[-4000:])
     shutil.rmtree(dump)
-    return [_compiled(json.loads(line), architecture) for line in done.stdout.splitlines()]
+    return [_compiled(json.loads(line), kind, architecture) for line in done.stdout.splitlines()]
 
 
-def _compiled(answer: Mapping[str, Any], architecture: str) -> Compiled:
+def _compiled(answer: Mapping[str, Any], kind: str, architecture: str) -> Compiled:
+    tile = tile_of(kind, answer["values"])
     known = {
         name: answer[name] for name in ("registers", "local_bytes", "shared_bytes", "code_bytes") if name in answer
     }
+    if "shared_bytes" in known:
+        known["shared_bytes"] += launched_bytes(tile, answer["m"])
     return Compiled(
         architecture=architecture,
         m=answer["m"],
-        tile=SkinnyTile.from_values(answer["values"]),
+        tile=tile,
         symbol=answer["symbol"],
         compile_s=answer["compile_s"],
         refused=answer.get("refused", ""),

@@ -1,7 +1,7 @@
-"""Our own decode GEMM as a kernel of the product: where its worker finds it, and the tiles of a problem.
+"""Our own decode GEMM on a problem and a GPU: its tiles, and how many bytes each keeps on their way.
 
 The kernel's text is tuner_inside/decode_gemm.py, since it is compiled in the engine's interpreter; what its tiles mean
-and which are legal is search_spaces/decode_gemm.py. Here is what both need of a problem.
+and which are legal is search_spaces/decode_gemm.py.
 """
 
 import math
@@ -12,7 +12,6 @@ from search_spaces.gemm import MAX_SMEM_BYTES, REGISTERS, WARP, LibraryGemm, Ski
 from search_spaces.space import Space
 from tuner.core.workload import GemmProblem
 
-DECODE_TARGET = "tuner_inside.decode_target"
 RESERVED_SMEM_BYTES = 1024  # of each block, by the system; compute capability 9.0 and 10.x
 MOST_BLOCKS, MOST_THREADS = 32, 2048  # on one multiprocessor
 
