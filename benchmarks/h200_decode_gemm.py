@@ -25,7 +25,7 @@ LARGE_BYTES = 40_000_000
 BANDWIDTH_GOAL, FEW_GOAL, TILED_GOAL = 0.9, 1.10, 1.04
 FEW_ROWS = 4
 NOTES = (
-    "One timing pass: no tile was confirmed on an independent pass, so nothing here is validated.",
+    "One timing pass: no tile was confirmed on an independent one, so nothing is validated.",
     "The best of many tiles of ours is taken from the same pass that is reported, beside one or two of vLLM's and one "
     "run of cuBLAS; that flatters ours.",
     "The early start is flattered: a graph replays launches of one kernel back to back, so the next launch asks for its "
@@ -195,9 +195,7 @@ def goals(rows: Sequence[Mapping[str, Any]]) -> list[Goal]:
         ("geometric mean against cuBLAS, M 5-16", ratio_of(many, "early", CUBLAS)["geometric_mean"], 1.0),
         ("geometric mean against vLLM's tile, M 1-4", ratio_of(few, "early", VLLM_TABLE)["geometric_mean"], TILED_GOAL),
     )
-    return [
-        Goal(name, f">= {bound:g}", value, value is not None and value >= bound) for name, value, bound in values
-    ]
+    return [Goal(name, f">= {bound:g}", value, value is not None and value >= bound) for name, value, bound in values]
 
 
 def _absolute(text: str) -> Path:
@@ -213,7 +211,11 @@ def parser() -> argparse.ArgumentParser:
     compiling.add_argument("--architecture", default="sm_90a")
     compiling.add_argument("--processes", type=int, default=2)
     compiling.add_argument(
-        "--runtimes", type=_absolute, action="append", required=True, help="folders of the DSL's and tvm-ffi's libraries"
+        "--runtimes",
+        type=_absolute,
+        action="append",
+        required=True,
+        help="folders of the DSL's and tvm-ffi's libraries",
     )
     compiling.set_defaults(run=compile_tiles_of)
     timing = commands.add_parser("time")

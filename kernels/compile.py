@@ -11,11 +11,13 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from kernels.targets import TARGETS, Tile, compiled_rows, launched_bytes, tile_of
+from search_spaces.candidate import Candidate
+from tuner.core.compiled import CompiledKernel
 
 ARCHITECTURES = ("sm_90a", "sm_100a", "sm_103a")
 MODULE = "tuner_inside.kernel_compile"
@@ -37,32 +39,10 @@ class Toolchain:
     path: tuple[Path, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compiled:
-    """One kernel. m: rows of x, for a decode tile the most (8 or 16).   registers, local_bytes: of a thread; local
-    memory holds what spilled.   shared_bytes: of a block, with what a launch asks for.   refused: why the compiler would
-    not; then nothing else is known."""
-
-    architecture: str
-    m: int
-    tile: Tile
-    symbol: str
-    compile_s: float
-    registers: int = 0
-    local_bytes: int = 0
-    shared_bytes: int = 0
-    code_bytes: int = 0
-    refused: str = ""
-
-    @property
-    def spills(self) -> bool:
-        return self.local_bytes > 0
-
-
 def compile_tiles(
     tools: Toolchain, jobs: Sequence[tuple[int, Tile]], out: Path, *, architecture: str, processes: int
-) -> list[Compiled]:
-    """jobs: rows and tile, of any target; each is compiled once for every n and k.   out: gets one object file a kernel.
+) -> list[CompiledKernel]:
+    """jobs: rows and tile, of any target; each is compiled once for every n and k.   out: gets an object file a kernel.
 
     Raises:
         CompileError: a process ended with an error.
@@ -85,8 +65,8 @@ def compile_tiles(
             for number, share in enumerate(shares)
         ]
         found = [compiled for future in done for compiled in future.result()]
-    order = {job: place for place, job in enumerate(distinct)}
-    return sorted(found, key=lambda compiled: order[compiled.m, compiled.tile])
+    by_job: dict[tuple[int, Candidate], CompiledKernel] = {(compiled.m, compiled.tile): compiled for compiled in found}
+    return [by_job[job] for job in distinct]
 
 
 def link(folder: Path, library: Path, *, search: Sequence[Path]) -> Path:
@@ -108,11 +88,11 @@ def link(folder: Path, library: Path, *, search: Sequence[Path]) -> Path:
     return library
 
 
-def resources(compiled: Sequence[Compiled]) -> list[dict[str, Any]]:
+def resources(compiled: Sequence[CompiledKernel]) -> list[dict[str, Any]]:
     """JSON-ready; `status` says that nothing of it was measured."""
     return [
         {
-            **asdict(one),
+            **{field.name: getattr(one, field.name) for field in fields(one)},
             "kind": one.tile.kind,
             "tile": one.tile.values(),
             "spills": one.spills,
@@ -124,7 +104,7 @@ def resources(compiled: Sequence[Compiled]) -> list[dict[str, Any]]:
 
 def _one_process(
     tools: Toolchain, jobs: Sequence[tuple[int, Tile]], out: Path, architecture: str, dump: Path
-) -> list[Compiled]:
+) -> list[CompiledKernel]:
     """jobs: of one target."""
     dump.mkdir(parents=True, exist_ok=True)
     kind = jobs[0][1].kind
@@ -155,15 +135,17 @@ def _one_process(
     return [_compiled(json.loads(line), kind, architecture) for line in done.stdout.splitlines()]
 
 
-def _compiled(answer: Mapping[str, Any], kind: str, architecture: str) -> Compiled:
+def _compiled(answer: Mapping[str, Any], kind: str, architecture: str) -> CompiledKernel:
     tile = tile_of(kind, answer["values"])
     known = {
         name: answer[name] for name in ("registers", "local_bytes", "shared_bytes", "code_bytes") if name in answer
     }
     if "shared_bytes" in known:
         known["shared_bytes"] += launched_bytes(tile, answer["m"])
-    return Compiled(
+    return CompiledKernel(
         architecture=architecture,
+        kernel_version=answer["kernel"],
+        compiler=answer["compiler"],
         m=answer["m"],
         tile=tile,
         symbol=answer["symbol"],

@@ -36,7 +36,9 @@ def test_every_tile_that_is_timed_is_legal_for_one_and_for_sixteen_rows_and_the_
     assert not [tile for tile in found for m in (1, 16) if broken(decode_rules(shape[1], m), tile)]
 
 
-def test_a_problem_is_timed_beside_cublas_vllms_tile_and_the_fastest_recorded_one_and_every_tile_of_ours_twice() -> None:
+def test_a_problem_is_timed_beside_cublas_vllms_tile_and_the_fastest_recorded_one_and_every_tile_of_ours_twice() -> (
+    None
+):
     found = list(candidates(GemmProblem(n=1536, k=7168, m=4), 2))
     assert [who for who, _ in found] == ["cublas", "vllm_table", "vllm_best", "ours", "ours", "ours", "ours"]
     assert found[0][1] == LibraryGemm()

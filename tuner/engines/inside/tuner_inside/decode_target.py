@@ -63,6 +63,10 @@ def compiler(_: dict[str, Any]) -> Callable[[int, dict[str, Any], str], Any]:
     return compiled
 
 
+def version(_: dict[str, Any]) -> str:
+    return kernel_version()
+
+
 class Target:
     """options: `library`, kernels that were compiled before; `runtime`, the DSL's run-time library that such kernels
     need."""

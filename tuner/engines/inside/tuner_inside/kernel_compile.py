@@ -2,11 +2,12 @@
 
 Reads `{"target": module, "out": folder, "jobs": [{"m": ..., "values": {...}}, ...]}` from standard input, with what the
 target needs beside it: `vllm`, the folder of the package. The architecture is CUTE_DSL_ARCH's; cubins are dumped to
-CUTE_DSL_DUMP_DIR, a folder of this process alone. Answers one JSON line a job; `out` holds one object file a kernel, to
-be linked.
+CUTE_DSL_DUMP_DIR, a folder of this process alone. Answers one JSON line a job, with the versions of the kernel's text
+and of the compiler; `out` holds one object file a kernel, to be linked.
 """
 
 import importlib
+import importlib.metadata
 import json
 import os
 import struct
@@ -18,6 +19,7 @@ from typing import Any
 from tuner_inside.kernel_bench import RefusedError
 
 SKINNY = "tuner_inside.skinny_target"
+DSL = "nvidia-cutlass-dsl"
 REGISTERS, FRAME_SIZE = 0x2F, 0x11  # attributes of .nv.info: of a thread; bytes of local memory, spills included
 
 
@@ -27,6 +29,7 @@ def main() -> None:
     os.dup2(2, 1)
     target = importlib.import_module(asked.get("target", SKINNY))
     build = target.compiler(asked)
+    versions = {"kernel": target.version(asked), "compiler": f"{DSL} {importlib.metadata.version(DSL)}"}
     for job in asked["jobs"]:
         begun = time.monotonic()
         name = target.symbol(job["m"], job["values"])
@@ -36,7 +39,9 @@ def main() -> None:
             answer: dict[str, Any] = resources(kernel.artifacts.CUBIN)
         except RefusedError as error:
             answer = {"refused": str(error)[:2000]}
-        out.write(json.dumps({**job, "symbol": name, "compile_s": time.monotonic() - begun, **answer}) + "\n")
+        out.write(
+            json.dumps({**job, **versions, "symbol": name, "compile_s": time.monotonic() - begun, **answer}) + "\n"
+        )
         out.flush()
 
 

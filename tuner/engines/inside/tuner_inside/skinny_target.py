@@ -105,6 +105,11 @@ def compiler(options: dict[str, Any]) -> Callable[[int, dict[str, Any], str], An
     return functools.partial(compiled, vllm_folder(options.get("vllm")))
 
 
+def version(options: dict[str, Any]) -> str:
+    """`kernel_version` of the vLLM that the options name. Raises RefusedError as it does."""
+    return kernel_version(vllm_folder(options.get("vllm")))
+
+
 def _kernel_class(folder: Path) -> Any:
     name = "tuner_vllm_skinny_gemm"
     if name not in sys.modules:
