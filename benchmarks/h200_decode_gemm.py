@@ -28,8 +28,8 @@ NOTES = (
     "One timing pass: no tile was confirmed on an independent one, so nothing is validated.",
     "The best of many tiles of ours is taken from the same pass that is reported, beside one or two of vLLM's and one "
     "run of cuBLAS; that flatters ours.",
-    "The early start is flattered: a graph replays launches of one kernel back to back, so the next launch asks for its "
-    "weights during the last one's tail. In a model another kernel is in front.",
+    "The early start is flattered: a graph replays launches of one kernel back to back, so the next launch asks for "
+    "its weights during the last one's tail. In a model another kernel is in front.",
     "early and late have their own fastest tiles; early_start_on_the_same_tile compares like with like.",
     "The bandwidth is the largest that any candidate reached on any problem: a lower bound of what can be read, so "
     "shares of it are upper bounds.",

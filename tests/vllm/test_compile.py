@@ -52,7 +52,7 @@ def test_our_decode_gemm_compiles_without_spills_for_up_to_8_and_up_to_16_rows(
     assert [(one.m, one.refused, one.spills) for one in found] == [(8, "", False), (16, "", False)]
     for one, tile in zip(found, tiles, strict=True):
         assert tile.registers(one.m) <= one.registers <= 255
-        assert one.shared_bytes == tile.smem_bytes(one.m)  # all of it asked for at launch
+        assert one.shared_bytes - tile.smem_bytes(one.m) in (1024, 1088)  # the system's own, on 9.0 and on 10.x
         assert (tmp_path / f"{one.symbol}.o").stat().st_size > 10_000
         assert (len(one.kernel_version), one.compiler.split()[0]) == (12, "nvidia-cutlass-dsl")
 

@@ -14,7 +14,7 @@ class CompiledKernel:
     and version.   m: rows of x, for a decode tile the most (8 or 16).   symbol: its name in a library.
 
     registers, local_bytes: of a thread; local memory holds what spilled.   shared_bytes: of a block, with what a launch
-    asks for.   refused: why the compiler would not; then nothing else is known.
+    asks for and the kilobyte that the system keeps.   refused: why the compiler would not; then nothing else is known.
     """
 
     architecture: str
