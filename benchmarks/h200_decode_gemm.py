@@ -19,6 +19,7 @@ from typing import Any
 from benchmarks.h200_decode_timing import CUBLAS, OURS, VLLM_BEST, VLLM_TABLE, compile_tiles_of, time_all
 from benchmarks.h200_timing import Line, read_lines
 from benchmarks.writing import Goal, write
+from kernels.targets import DECODE_TARGET, SKINNY_TARGET
 from tuner.core.workload import GemmProblem
 
 LARGE_BYTES = 40_000_000
@@ -222,6 +223,7 @@ def parser() -> argparse.ArgumentParser:
     timing.add_argument("--engine", type=_absolute, required=True)
     timing.add_argument("--library", type=_absolute, help="what `compile` linked")
     timing.add_argument("--runtime", type=_absolute, help="libcute_dsl_runtime.so, which the library needs")
+    timing.add_argument("--targets", nargs=2, default=[DECODE_TARGET, SKINNY_TARGET], help="ours and vLLM's")
     timing.add_argument("--device", default="cuda")
     timing.add_argument("--seconds", type=float, default=500.0)
     timing.set_defaults(run=time_all)

@@ -8,14 +8,13 @@ import argparse
 import itertools
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cache
 
 from benchmarks.h200_timing import Line, Log, Worker, timed, worker_kind
 from kernels.decode_gemm import blocks, bytes_in_flight, resident_blocks, space_of
 from kernels.roofline import H200
-from kernels.targets import DECODE_TARGET, SKINNY_TARGET
 from search_spaces.decode_gemm import DecodeTile, decode_rules
 from search_spaces.gemm import LibraryGemm, SkinnyTile
 from search_spaces.rule import broken
@@ -101,21 +100,23 @@ def compile_tiles_of(arguments: argparse.Namespace) -> None:
 
 
 def time_all(arguments: argparse.Namespace) -> None:
+    time_these(plan(arguments.tiles), arguments)
+
+
+def time_these(planned: Iterable[tuple[GemmProblem, str, Tile]], arguments: argparse.Namespace) -> None:
     """vLLM's tiles in a worker of their own, since a worker has one target."""
     log, begun = Log(arguments.output), time.monotonic()
     done = {_place(line) for line in log.lines if "who" in line}
-    kinds = [
-        worker_kind(argparse.Namespace(**{**vars(arguments), "target": target}))
-        for target in (DECODE_TARGET, SKINNY_TARGET)
-    ]
+    kinds = [worker_kind(argparse.Namespace(**{**vars(arguments), "target": target})) for target in arguments.targets]
     with Worker(kinds[0]) as ours, Worker(kinds[1]) as vllms:
         made, theirs = ours.fingerprint(1), vllms.fingerprint(1).versions
         versions = {**made.versions, "vllm_kernel": theirs["kernel"], "vllm": theirs.get("vllm", "unknown")}
         log.add({"line": "environment", "gpu": made.gpu, "driver": made.driver, "versions": versions})
-        for problem, who, candidate in plan(arguments.tiles):
+        for problem, who, candidate in planned:
             line: Line = {"n": problem.n, "k": problem.k, "m": problem.m, "who": who, "values": candidate.values()}
             if _place(line) in done:
                 continue
+            done.add(_place(line))
             if time.monotonic() - begun > arguments.seconds:
                 print("out of time; the same command goes on from here", flush=True)
                 return
