@@ -1,8 +1,8 @@
 """What the tuned table's tiles and our decode GEMM's fastest ones take of a multiprocessor, compiled without a GPU.
 
-    tuner kernels compile --dsl PYTHON --vllm FOLDER --architecture sm_103a --table TABLE --json > table-sm_103a.json
+    tuner kernels compile --dsl PYTHON --vllm FOLDER --architecture sm_103a --table TABLE --json > table-103.json
     python -m benchmarks.compiled_kernels tiles > tiles.json
-    tuner kernels compile --dsl PYTHON --vllm FOLDER --architecture sm_103a --tiles tiles.json --json > ours-sm_103a.json
+    tuner kernels compile --dsl PYTHON --architecture sm_103a --tiles tiles.json --json > ours-103.json
     python -m benchmarks.compiled_kernels report table-*.json ours-*.json
 
 Nothing here was measured, on any GPU.
