@@ -12,6 +12,7 @@ from search_spaces.candidate import difference
 from tuner.app.errors import WrongInputError
 from tuner.core.card import to_json, to_markdown
 from tuner.core.export import Format, plain_name, render
+from tuner.core.graphs import without_graph
 from tuner.core.plan import Plan
 from tuner.core.ports import Studies
 from tuner.core.side_by_side import means, rows
@@ -85,7 +86,7 @@ def study_document(studies: Studies, study_id: str, *, trials: bool = False) -> 
     if study.reason:
         document["reason"] = study.reason
     if trials:
-        document["trials"] = [_trial_document(trial) for trial in studies.trials(study.id)]
+        document["trials"] = [_trial_document(study, trial) for trial in studies.trials(study.id)]
     return document
 
 
@@ -130,7 +131,7 @@ def _candidate_document(trial: Trial | None) -> dict[str, Any] | None:
     return {"trial": trial.number, "key": trial.key, "config": trial.candidate.values(), "metrics": means(trial)}
 
 
-def _trial_document(trial: Trial) -> dict[str, Any]:
+def _trial_document(study: Study, trial: Trial) -> dict[str, Any]:
     document: dict[str, Any] = {
         "number": trial.number,
         "key": trial.key,
@@ -150,6 +151,8 @@ def _trial_document(trial: Trial) -> dict[str, Any]:
             document |= {"outcome": "measured", "metrics": means(trial)}
     if fell_back(trial):
         document["fell_back"] = True
+    if bare := without_graph(trial.candidate, study.file.workloads, study.file.engine.options):
+        document["without_graph"] = bare
     return document
 
 
@@ -225,6 +228,8 @@ def _print_trials(console: Console, studies: Studies, study: Study) -> None:
                 )
                 note = ", ".join(f"{name}={a}" for name, (a, _) in changed.items()) or "baseline"
                 note = f"fell back to stock kernels; {note}" if fell_back(trial) else note
+                bare = without_graph(trial.candidate, study.file.workloads, study.file.engine.options)
+                note = "; ".join([*bare, note])
         table.add_row(str(trial.number), str(trial.gpus), trial.chosen_by, " ".join(values), one_line(note, 160))
     console.print(table, soft_wrap=False)
 

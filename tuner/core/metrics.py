@@ -27,7 +27,6 @@ class Metric:
 _LATENCIES = {
     "ttft": "from sending a request to its first token",
     "tpot": "per output token after the first, over a request",
-    "itl": "between two chunks of a stream; a chunk holds several tokens under speculation",
     "e2e": "from sending a request to its last token",
 }
 _SESSION_RATES = {
@@ -36,7 +35,6 @@ _SESSION_RATES = {
 }
 _SUMMARIES = {
     "mean": "mean",
-    "median": "median",
     "p50": "50th percentile",
     "p90": "90th percentile",
     "p95": "95th percentile",

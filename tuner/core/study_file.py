@@ -222,10 +222,13 @@ class StudyFile(Section):
 
     @property
     def key(self) -> str:
-        """Hash of everything asked for; two files that ask for the same have the same key."""
-        document = self.model_dump(mode="json")
-        dataset = (document["workload"] or {}).get("dataset")
-        if dataset is not None and dataset["sha256"] is not None:  # wherever the file is
+        """Hash of everything asked for; two files that ask for the same have the same key.
+
+        What stands at its default is left out, so a key that a later version adds changes nothing for older files.
+        """
+        document = self.model_dump(mode="json", exclude_defaults=True)
+        dataset = document.get("workload", {}).get("dataset", {})
+        if "sha256" in dataset:  # wherever the file is
             dataset[self.workload.dataset.kind] = ""  # type: ignore[union-attr]
         text = json.dumps(document, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]

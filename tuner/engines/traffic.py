@@ -14,7 +14,7 @@ from typing import Any
 from tuner.core.measurement import FailureKind, Measurement
 from tuner.core.workload import ServingWorkload, Workload
 
-PERCENTILES = (50, 90, 99)
+PERCENTILES = (50, 90, 95, 99)
 SESSION_RATES = (5, 50, 95)
 SESSION_TIMES = (50, 95)
 WARM_UP_TOKENS = 32

@@ -232,3 +232,10 @@ def test_one_fixed_acceptance_length_cannot_rank_draft_lengths() -> None:
         plan(parse(document(workload=workload)))
     fixed = {"num_speculative_tokens": 7, "draft_sampling": "greedy/standard"}
     assert plan(parse(document(workload=workload, fix=fixed))).feasible > 0
+
+
+def test_a_key_leaves_out_what_stands_at_its_default() -> None:
+    """So a file keeps its key when a later version learns a new one, and its unfinished study is found."""
+    bare = parse(document())
+    assert parse(document(parallel=1, quality={"enabled": True})).key == bare.key
+    assert parse(document(parallel=2)).key != bare.key
