@@ -14,10 +14,13 @@ from typing import TYPE_CHECKING
 from tuner.app.clock import SystemClock
 from tuner.app.errors import WrongInputError
 from tuner.app.settings import Settings, state_folder
+from tuner.core.compiled import CompiledKernels
 from tuner.core.ports import Check, Evaluator, Prior, Studies
 from tuner.core.study_file import StudyFile
 
 if TYPE_CHECKING:
+    from sqlalchemy import Engine as DatabaseEngine
+
     from tuner.core.loop import Parts, Progress
     from tuner.engines.doctor import Finding
 
@@ -30,8 +33,25 @@ def owner() -> str:
 @contextlib.contextmanager
 def connected(url: str | None) -> Iterator[Studies]:
     """The tables behind a URL, brought to this version."""
-    from db.engine import open_database, upgrade
     from db.studies import SqlStudies
+
+    with _database(url) as engine:
+        yield SqlStudies(engine, SystemClock())
+
+
+@contextlib.contextmanager
+def compiled_kernels(url: str | None) -> Iterator[CompiledKernels]:
+    """What was compiled, in the tables behind a URL."""
+    from db.kernels import SqlCompiledKernels
+    from db.sessions import Sessions
+
+    with _database(url) as engine:
+        yield SqlCompiledKernels(Sessions(engine))
+
+
+@contextlib.contextmanager
+def _database(url: str | None) -> "Iterator[DatabaseEngine]":
+    from db.engine import open_database, upgrade
 
     settings = Settings()
     if url is None and settings.db == Settings.model_fields["db"].get_default(call_default_factory=True):
@@ -39,7 +59,7 @@ def connected(url: str | None) -> Iterator[Studies]:
     engine = open_database(url or settings.db)
     try:
         upgrade(engine)
-        yield SqlStudies(engine, SystemClock())
+        yield engine
     finally:
         engine.dispose()
 
