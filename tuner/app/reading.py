@@ -10,7 +10,9 @@ from rich.table import Table
 
 from search_spaces.candidate import difference
 from tuner.app.errors import WrongInputError
+from tuner.core import task_accuracy
 from tuner.core.card import to_json, to_markdown
+from tuner.core.decision import QualityResult
 from tuner.core.export import Format, plain_name, render
 from tuner.core.plan import Plan
 from tuner.core.ports import Studies
@@ -111,6 +113,7 @@ def _contest_document(view: Outlook) -> dict[str, Any]:
         "sentence": decision.sentence if decision is not None else None,
         "winner": _candidate_document(view.best) if decision is None else _named(view, decision.winner_key),
         "baseline": _candidate_document(view.baseline),
+        "quality": [asdict(result) for result in decision.quality] if decision is not None else [],
         "best_ratio_in_search": view.verdict.value if view.verdict is not None else None,
     }
 
@@ -244,6 +247,15 @@ def _print_contest(console: Console, study: Study, view: Outlook) -> None:
             console.print(f"  {name}: {theirs} -> {mine}", markup=False)
     if view.decision is not None:
         console.print(f"decision: [bold]{view.decision.kind}[/] - {one_line(view.decision.sentence, 400)}")
+        for result in view.decision.quality:
+            if not result.passed or result.name == task_accuracy.NAME:
+                console.print(f"  {one_line(quality_line(result), 400)}")
+
+
+def quality_line(result: QualityResult) -> str:
+    verdict = "passed" if result.passed else "FAILED"
+    limit = f"{result.value:.3g}, at most {result.limit:.3g} {result.unit}"
+    return f"{verdict} {result.name} of {result.candidate_key} at {result.at}: {limit} ({result.detail})"
 
 
 def export_to(

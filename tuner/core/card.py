@@ -18,7 +18,7 @@ from search_spaces.serving import ServingConfig
 from tuner.core import confirm, export
 from tuner.core.decision import CardError, Confirmation, Decision, QualityResult
 from tuner.core.measurement import Measurement, Origin, Purpose, Start
-from tuner.core.quality_run import evaluated, from_samples
+from tuner.core.quality_run import UNCHECKED, evaluated
 from tuner.core.study_file import StudyFile, StudyFileError, parse
 from tuner.core.trial import Failed
 from tuner.core.workload import Workload
@@ -104,10 +104,10 @@ def to_markdown(card: Mapping[str, Any]) -> str:
             lines += ["", "| limit | margin in the worst start |", "|---|---|"]
             lines += [f"| {_cell(name)} | {value:+.1%} |" for name, value in comparison["limits"].items()]
     if confirmation["quality"]:
-        lines += ["", "## Output", "", "| check | at | value | limit | passed |", "|---|---|---|---|---|"]
+        lines += ["", "## Output", "", "| check | at | value | limit | passed | of |", "|---|---|---|---|---|---|"]
         lines += [
             f"| {result['name']} | {_cell(result['at'])} | {result['value']:.4g} {result['unit']} "
-            f"| {result['limit']:.4g} | {'yes' if result['passed'] else 'NO'} |"
+            f"| {result['limit']:.4g} | {'yes' if result['passed'] else 'NO'} | {_cell(result['detail'])} |"
             for result in confirmation["quality"]
         ]
     lines += ["", "## Starts", "", "| start | purpose | candidate | held s | ended |", "|---|---|---|---|---|"]
@@ -140,9 +140,10 @@ def verify(text: str, recompute: Recompute) -> list[Mismatch]:
     found: list[Mismatch] = []
     _compare("study.file_key", card["study"]["file_key"], file.key, found)
     found += _metrics(file, starts, runs, recompute)
-    quality = _quality(confirmation, starts, runs)
+    quality = _quality(confirmation, starts, runs, file.quality.margin)
     if quality is not None:
-        _compare("confirmation.quality", _plain(confirmation.quality), _plain(quality), found)
+        stated = [result for result in confirmation.quality if result.name != UNCHECKED]  # of that nothing is stored
+        _compare("confirmation.quality", _plain(stated), _plain(quality), found)
     if confirmation.decision is not None:
         decision = _decision(file, confirmation, starts, runs)
         if decision is not None:
@@ -182,18 +183,16 @@ def _metrics(
 
 
 def _quality(
-    confirmation: Confirmation, starts: Sequence[Start], runs: Sequence[Measurement]
+    confirmation: Confirmation, starts: Sequence[Start], runs: Sequence[Measurement], margin: float
 ) -> tuple[QualityResult, ...] | None:
     """None where no output was stored."""
-    stored = {
-        (run.start_id, run.workload_key): from_samples(run.samples) for run in runs if run.purpose is Purpose.QUALITY
-    }
-    asked = [start for start in starts if start.purpose is Purpose.QUALITY and any(s == start.id for s, _ in stored)]
+    told = [run for run in runs if run.purpose is Purpose.QUALITY]
+    asked = [s for s in starts if s.purpose is Purpose.QUALITY and any(run.start_id == s.id for run in told)]
     results: list[QualityResult] = []
     for place in range(0, len(asked) - 2, 3):
         three = asked[place : place + 3]
         ids = [start.id for start in three]
-        made = evaluated(three[1].candidate_key, ids, {key: value for key, value in stored.items() if key[0] in ids})
+        made = evaluated(three[1].candidate_key, ids, [run for run in told if run.start_id in ids], margin)
         results += () if isinstance(made, Failed) else made
     return tuple(results) if asked and confirmation.quality else None
 

@@ -140,6 +140,27 @@ def test_a_winner_with_a_broken_decode_path_is_not_validated() -> None:
     assert any(not result.passed for result in bench.decision.quality)
 
 
+@pytest.mark.parametrize(("forgotten", "passes"), [(0, True), (12, False)])
+def test_a_winner_that_loses_answers_to_a_task_is_not_validated(forgotten: int, passes: bool) -> None:
+    """200 questions; both sides answer 90 % rightly, but for what the winner forgets. No further start is made."""
+    evaluator = FakeEvaluator(speed, noise=0.002)
+    best = [ServingConfig(max_num_seqs=8, max_num_batched_tokens=b) for b in (512, 1024)]
+    evaluator.forgets = dict.fromkeys(map(candidate_key, best), forgotten)
+    bench = Bench(study_file(quality={"tasks": ["sums", "words"], "margin": 0.03}), evaluator)
+    bench.run()
+    assert (bench.decision.kind is DecisionKind.VALIDATED) == passes, bench.decision
+    judged = [result for result in bench.decision.quality if result.name == "task_accuracy"]
+    assert [(result.at, result.passed) for result in judged] == [
+        ("sums: exact_match", passes),
+        ("words: exact_match", passes),
+    ]
+    assert [start.purpose for start in bench.studies.starts("s1")].count(Purpose.QUALITY) == 3
+    stored = [run for run in bench.studies.measurements("s1", purpose=Purpose.QUALITY) if "right" in run.samples]
+    assert len(stored) == 2 * 2
+    if not passes:
+        assert "task_accuracy at sums" in bench.decision.sentence
+
+
 def test_limits_that_nothing_keeps_are_infeasible_and_the_nearest_point_is_named() -> None:
     bench = Bench(study_file(limits=[{"metric": "ttft_p99_ms", "at_most": 1}]), FakeEvaluator(speed))
     bench.run()

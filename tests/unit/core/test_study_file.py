@@ -27,6 +27,8 @@ def test_every_example_can_be_planned(path: Path) -> None:
     ("changes", "sentence"),
     [
         ({"objectiv": {}}, "objectiv: unknown key; did you mean 'objective'?"),
+        ({"quality": {"tasks": ["gsm8k"], "enabled": False}}, "quality: tasks: they are part of the check"),
+        ({"quality": {"margin": 0}}, "quality.margin: Input should be greater than 0"),
         ({"budget": {"trails": 3}}, "budget.trails: unknown key; did you mean 'trials'?"),
         ({"budget": {"trials": 0}}, "budget.trials: Input should be greater than 0"),
         ({"workload": {"input_tokens": 1}}, "workload.output_tokens: Field required"),
