@@ -109,6 +109,7 @@ def _contest_document(view: Outlook) -> dict[str, Any]:
     return {
         "gpus": view.gpus,
         "trials": view.trials,
+        "search_stopped": view.stopped or None,
         "decision": decision.kind if decision is not None else None,
         "sentence": decision.sentence if decision is not None else None,
         "winner": _candidate_document(view.best) if decision is None else _named(view, decision.winner_key),
@@ -230,6 +231,8 @@ def _print_trials(console: Console, studies: Studies, study: Study) -> None:
 
 def _print_contest(console: Console, study: Study, view: Outlook) -> None:
     console.print(f"\n[bold]{view.gpus} GPUs[/]: {view.trials} trials")
+    if view.stopped:
+        console.print(one_line(view.stopped, 400))
     objective = study.file.objective.metric
     if view.best is not None and view.baseline is not None and view.verdict is not None:
         table = Table("workload", f"baseline {objective}", "best", "ratio", box=None, pad_edge=False)

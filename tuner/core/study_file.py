@@ -162,11 +162,13 @@ class LimitSection(_Section):
 
 class BudgetSection(_Section):
     """trials: candidates tried in the search, over all GPU counts, baselines not counted.   gpu_hours: of all starts,
-    the confirmation's included; None is no bound.   start_minutes: expected length of one start, for the estimate."""
+    the confirmation's included; None is no bound.   start_minutes: expected length of one start, for the estimate.
+    stop_early: end a search once what is left of it is expected to gain less than the noise of one start."""
 
     trials: Positive = 40
     gpu_hours: Annotated[float, Field(gt=0)] | None = None
     start_minutes: Annotated[float, Field(gt=0)] | None = None
+    stop_early: bool = True
 
 
 class ConfirmSection(_Section):
