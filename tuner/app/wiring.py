@@ -46,6 +46,18 @@ def connected(url: str | None) -> Iterator[Studies]:
         engine.dispose()
 
 
+@contextlib.contextmanager
+def connected_if_there(url: str | None) -> "Iterator[Studies | None]":
+    """The same, but None where no database is named and the usual file does not exist: nothing is made."""
+    settings = Settings()
+    file = settings.db.removeprefix("sqlite:///")
+    if url is None and settings.db.startswith("sqlite:///") and not Path(file).exists():
+        yield None
+        return
+    with connected(url) as studies:
+        yield studies
+
+
 def checks_of(file: StudyFile) -> Sequence[Check]:
     """Reasons that need no engine: memory, where the model knows this hardware."""
     if file.space != "kimi_k3_gb300":
