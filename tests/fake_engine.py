@@ -97,7 +97,7 @@ class FakeRunning:
             repeat=repeat,
             origin=self.evaluator.origin,
             metrics={"decode_tokens_per_s_per_user": value, "ttft_p99_ms": 10_000 / value},
-            samples={"tpot_ms": [1000 / value]},
+            samples={"tpot_ms": [1000 / value], "drafts": [100.0], "acceptance_by_position": [0.8, 0.5, 0.25]},
             seconds=0.001,
         )
 

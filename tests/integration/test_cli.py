@@ -141,6 +141,10 @@ def test_list_and_show_know_the_study(ran: tuple[Path, dict[str, Any]]) -> None:
     ("changes", "sentence"),
     [
         ({"objectiv": {}}, "objectiv: unknown key; did you mean 'objective'?"),
+        (
+            {"workload": {"input_tokens": 1, "output_tokens": 8, "acceptance": {"synthetic": {"length": 3}}}},
+            "one fixed synthetic length says nothing of how acceptance grows with the draft length",
+        ),
         ({"space": "kimi_k4"}, "there is no space 'kimi_k4'; built in are"),
         ({"rules": ["max_num_seqs > 100000"]}, "no feasible point is left"),
         ({"rules": ["__import__('os')"]}, "rules.0"),

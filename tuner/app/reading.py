@@ -11,6 +11,7 @@ from rich.table import Table
 from search_spaces.candidate import difference
 from tuner.app.errors import WrongInputError
 from tuner.core import task_accuracy
+from tuner.core.accepted import by_position
 from tuner.core.card import to_json, to_markdown
 from tuner.core.decision import QualityResult
 from tuner.core.export import Format, plain_name, render
@@ -20,6 +21,7 @@ from tuner.core.side_by_side import means, rows
 from tuner.core.study import Study
 from tuner.core.trial import Failed, Measured, Rejected, Trial, fell_back
 from tuner.core.use_cases import Outlook, evidence_card, origin_of, outlook, resolve, subject
+from tuner.core.workload import ServingWorkload
 
 __all__ = ["export_to", "one_line", "print_study", "resolve", "study_document", "summary"]
 
@@ -129,7 +131,9 @@ def _named(view: Outlook, key: str | None) -> dict[str, Any] | None:
 def _candidate_document(trial: Trial | None) -> dict[str, Any] | None:
     if trial is None:
         return None
-    return {"trial": trial.number, "key": trial.key, "config": trial.candidate.values(), "metrics": means(trial)}
+    document = {"trial": trial.number, "key": trial.key, "config": trial.candidate.values(), "metrics": means(trial)}
+    accepted = by_position(trial.outcome.measurements) if isinstance(trial.outcome, Measured) else {}
+    return document | ({"acceptance_by_position": accepted} if accepted else {})
 
 
 def _trial_document(trial: Trial) -> dict[str, Any]:
@@ -248,11 +252,23 @@ def _print_contest(console: Console, study: Study, view: Outlook) -> None:
         console.print(table, soft_wrap=False)
         for name, (mine, theirs) in difference(view.best.candidate, view.baseline.candidate).items():
             console.print(f"  {name}: {theirs} -> {mine}", markup=False)
+        _print_acceptance(console, study, view.best)
     if view.decision is not None:
         console.print(f"decision: [bold]{view.decision.kind}[/] - {one_line(view.decision.sentence, 400)}")
         for result in view.decision.quality:
             if not result.passed or result.name == task_accuracy.NAME:
                 console.print(f"  {one_line(quality_line(result), 400)}")
+
+
+def _print_acceptance(console: Console, study: Study, trial: Trial) -> None:
+    """Of the best candidate, where it drafts: which positions of its drafts were accepted, and whose text that was."""
+    if not isinstance(trial.outcome, Measured):
+        return
+    sources = {w.key: w.acceptance.source for w in study.file.workloads if isinstance(w, ServingWorkload)}
+    for key, shares in by_position(trial.outcome.measurements).items():
+        text = ", ".join(f"{share:.2f}" for share in shares)
+        source = sources.get(key, "real")
+        console.print(f"  accepted at {key} by position: {text}; {1 + sum(shares):.2f} tokens a step ({source})")
 
 
 def quality_line(result: QualityResult) -> str:

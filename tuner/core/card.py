@@ -16,6 +16,7 @@ from search_spaces.candidate import candidate_key
 from search_spaces.knob import Scalar
 from search_spaces.serving import ServingConfig
 from tuner.core import confirm, export
+from tuner.core.accepted import by_position
 from tuner.core.decision import CardError, Confirmation, Decision, QualityResult
 from tuner.core.measurement import Measurement, Origin, Purpose, Start
 from tuner.core.quality_run import UNCHECKED, evaluated
@@ -72,6 +73,7 @@ def make(
             f"tuner verify CARD            # or, where the tables are at hand: tuner show {subject.study.id}",
         ],
         "environment": dict(subject.environment),
+        "acceptance_by_position": _accepted(used, runs),
         "confirmation": _CONFIRMATION.dump_python(confirmation, mode="json"),
         "starts": _STARTS.dump_python(used, mode="json"),
         "measurements": _MEASUREMENTS.dump_python(runs, mode="json"),
@@ -110,6 +112,14 @@ def to_markdown(card: Mapping[str, Any]) -> str:
             f"| {result['limit']:.4g} | {'yes' if result['passed'] else 'NO'} | {_cell(result['detail'])} |"
             for result in confirmation["quality"]
         ]
+    accepted = card.get("acceptance_by_position", {})
+    if accepted:
+        lines += ["", "## Accepted of the drafts", "", "| candidate | workload | by position |", "|---|---|---|"]
+        lines += [
+            f"| {key} | {_cell(workload)} | {', '.join(f'{share:.3f}' for share in shares)} |"
+            for key, by_workload in accepted.items()
+            for workload, shares in by_workload.items()
+        ]
     lines += ["", "## Starts", "", "| start | purpose | candidate | held s | ended |", "|---|---|---|---|---|"]
     lines += [
         f"| {start['id']} | {start['purpose']} | {start['candidate_key']} | {start['held_s'] or 0:.1f} "
@@ -140,6 +150,7 @@ def verify(text: str, recompute: Recompute) -> list[Mismatch]:
     found: list[Mismatch] = []
     _compare("study.file_key", card["study"]["file_key"], file.key, found)
     found += _metrics(file, starts, runs, recompute)
+    _compare("acceptance_by_position", card.get("acceptance_by_position", {}), _accepted(starts, runs), found)
     quality = _quality(confirmation, starts, runs, file.quality.margin)
     if quality is not None:
         stated = [result for result in confirmation.quality if result.name != UNCHECKED]  # of that nothing is stored
@@ -150,6 +161,17 @@ def verify(text: str, recompute: Recompute) -> list[Mismatch]:
             _compare("confirmation.decision", _plain(confirmation.decision), _plain(decision), found)
         _compare("status", card["status"], export.heading_of(confirmation.decision, Origin(card["origin"])), found)
     _compare("baseline", confirmation.baseline_key, _key(card["baseline"]), found)
+    return found
+
+
+def _accepted(starts: Sequence[Start], runs: Sequence[Measurement]) -> dict[str, dict[str, list[float]]]:
+    """By candidate and workload; only of what drafts."""
+    found = {}
+    for key in dict.fromkeys(start.candidate_key for start in starts):
+        own = {start.id for start in starts if start.candidate_key == key}
+        shares = by_position([run for run in runs if run.start_id in own])
+        if shares:
+            found[key] = {workload: list(values) for workload, values in shares.items()}
     return found
 
 

@@ -85,6 +85,11 @@ def _widen_margin(card: dict[str, Any]) -> None:
     card["study"]["file"]["quality"]["margin"] = 0.2
 
 
+def _raise_acceptance(card: dict[str, Any]) -> None:
+    by_workload = next(iter(card["acceptance_by_position"].values()))
+    next(iter(by_workload.values()))[1] = 0.7
+
+
 def _change_status(card: dict[str, Any]) -> None:
     card["status"] = "Validated, everywhere"
 
@@ -110,6 +115,7 @@ def _change_baseline(card: dict[str, Any]) -> None:
         _turn_an_answer_right,
         _raise_an_accuracy,
         _widen_margin,
+        _raise_acceptance,
         _change_status,
         _change_file,
         _change_baseline,
@@ -135,6 +141,7 @@ def test_the_markdown_names_gain_ratios_limits_output_and_what_is_not_proved(car
         "paired start ratios",
         "| ttft",
         "decode_against_prefill",
+        "| 0.800, 0.500, 0.250 |",
         "task_accuracy",
         "90.0% right, the baseline 90.0%, of 200 questions",
         "**Not proved**",
