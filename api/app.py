@@ -1,15 +1,20 @@
 """The application, from its ports. Knows no database and no engine."""
 
+import json
+from collections.abc import Callable
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from fastapi.openapi.utils import get_openapi
+from fastapi.responses import Response
 from fastapi.routing import APIRoute
+from starlette.middleware.gzip import GZipMiddleware
 
 from api import events, operations, problems, routes
 from api.ports import Ports
 from api.reading import Reading
 from api.standing import Standings
+from api.ui import pages
 from tuner.core.study_file import StudyFile
 
 VERSION = "1"
@@ -42,11 +47,24 @@ def create_app(ports: Ports) -> FastAPI:
     )
     app.state.ports = ports
     app.state.reading = Reading(ports, Standings(ports.readings))
-    for router in (routes.router, events.router, operations.router):
+    for router in (routes.router, events.router, operations.router, pages.router):
         app.include_router(router)
-    problems.install(app, ports.unavailable)
+    problems.install(app, ports.unavailable, _page_or_problem)
+    app.add_middleware(GZipMiddleware, minimum_size=4096)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app
+
+
+def _page_or_problem(handler: problems.Handler) -> Callable[[Request, Exception], Response]:
+    """What REST answers with a problem, a page tells in words."""
+
+    def answer(request: Request, error: Exception) -> Response:
+        problem = handler(request, error)
+        if not request.url.path.startswith("/ui"):
+            return problem
+        return pages.for_a_reader(error, problem.status_code, json.loads(bytes(problem.body))["detail"])
+
+    return answer
 
 
 def _name(route: APIRoute) -> str:

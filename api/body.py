@@ -10,6 +10,7 @@ from tuner.core.study_file import StudyFile, StudyFileError, parse
 JSON_TYPES = ("application/json",)
 YAML_TYPES = ("application/yaml", "application/x-yaml", "text/yaml")
 LIMIT_BYTES = 1_000_000
+_TOO_DEEP = "the body is nested too deeply"
 
 
 class BodyError(ValueError):
@@ -50,7 +51,9 @@ def read_study_file(content_type: str, body: bytes) -> StudyFile:
 def _json(body: bytes) -> Any:
     try:
         return json.loads(body, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
+    except RecursionError as error:
+        raise BodyError(_TOO_DEEP) from error
+    except ValueError as error:
         raise BodyError(f"the body is no JSON: {error}") from error
 
 
@@ -61,7 +64,9 @@ def _no_constant(name: str) -> Any:
 def _yaml(body: bytes) -> Any:
     try:
         return yaml.load(body.decode("utf-8"), Loader=_Loader)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except RecursionError as error:
+        raise BodyError(_TOO_DEEP) from error
+    except (yaml.YAMLError, ValueError) as error:
         raise BodyError(f"the body is no YAML: {error}") from error
 
 

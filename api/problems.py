@@ -1,13 +1,13 @@
 """Every error as application/problem+json (RFC 9457); the one table of status codes. Knows no route."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
@@ -23,6 +23,8 @@ from tuner.core.vllm_args import RenderError
 
 MEDIA_TYPE = "application/problem+json"
 _log = logging.getLogger("api")
+
+Handler = Callable[[Request, Exception], JSONResponse]
 
 
 class NotFoundError(LookupError):
@@ -97,14 +99,19 @@ def problem(
     return JSONResponse(content, status_code=status, media_type=MEDIA_TYPE, headers=dict(headers or {}))
 
 
-def install(app: FastAPI, unavailable: tuple[type[Exception], ...]) -> None:
+def install(
+    app: FastAPI,
+    unavailable: tuple[type[Exception], ...],
+    wrap: Callable[[Handler], Callable[[Request, Exception], Response]],
+) -> None:
+    """wrap: gives a handler's answer another form where a request asks for one."""
     for kind in STATUS:
-        app.add_exception_handler(kind, _known)
+        app.add_exception_handler(kind, wrap(_known))
     for kind in unavailable:
-        app.add_exception_handler(kind, _unavailable)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(HTTPException, _http)
-    app.add_exception_handler(Exception, _bug)
+        app.add_exception_handler(kind, wrap(_unavailable))
+    app.add_exception_handler(RequestValidationError, wrap(_invalid))
+    app.add_exception_handler(HTTPException, wrap(_http))
+    app.add_exception_handler(Exception, wrap(_bug))
 
 
 def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:

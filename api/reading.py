@@ -58,14 +58,18 @@ class Reading:
         return documents.trial_detail(found[0], self._starts(study_id, number), measured)
 
     def logs(self, study_id: str, number: int, *, last_bytes: int) -> str:
-        """Of each start of the trial, oldest first, each under a line with its id."""
+        """Of each start of the trial, oldest first, each under a line with its id. Raises NotFoundError for none."""
+        text = self.log_tail(study_id, number, last_bytes=last_bytes)
+        if not text:
+            raise NotFoundError(f"trial {number} of study {study_id} has no log on this host")
+        return text
+
+    def log_tail(self, study_id: str, number: int, *, last_bytes: int) -> str:
         parts = []
         for start in self._starts(self.ports.studies.get(study_id).id, number):
             text = self.ports.read_log(start, last_bytes)
             if text is not None:
                 parts.append(f"==> {start.id} ({start.purpose}, {start.ended or 'running'}) <==\n{text}")
-        if not parts:
-            raise NotFoundError(f"trial {number} of study {study_id} has no log on this host")
         return "\n".join(parts)
 
     def _starts(self, study_id: str, number: int) -> Sequence[Start]:

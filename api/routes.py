@@ -23,6 +23,7 @@ from api.schemas import (
 )
 from tuner.core.export import Format
 from tuner.core.study import StudyState
+from tuner.core.study_file import with_dataset
 from tuner.core.submitting import cancel, submit
 
 router = APIRouter(prefix="/v1")
@@ -89,6 +90,7 @@ def submit_study(
     """Queue the studies of a file. Without `new`, an unfinished study of the same file is the answer."""
     file = read_study_file(request.headers.get("content-type", ""), body)
     ports.policy.check(file)
+    file = with_dataset(file)
     ports.examine(file)
     answer = documents.submitted(submit(ports.desk, file, actor, key=key, new=new))
     response.headers["Location"] = answer.studies[0].url

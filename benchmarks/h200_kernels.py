@@ -58,6 +58,7 @@ def parser() -> argparse.ArgumentParser:
     timing.add_argument("--problems", type=int, help="so many only, spread over the plan")
     timing.add_argument("--passes", type=int, help="so many; by the time that is left without it")
     timing.add_argument("--seconds", type=float, default=500.0)
+    timing.add_argument("--search-seconds", type=float, default=250.0, help="the search's share of them")
     timing.add_argument("-o", "--output", type=_absolute, required=True)
     timing.set_defaults(run=time_all)
     deciding = commands.add_parser("decide")

@@ -22,10 +22,11 @@ from tuner.core.ports import StartRequest
 from tuner.core.recorded import METRIC
 from tuner.core.trial import Failed
 
-LEAST_PASSES, MOST_PASSES = 6, 10  # three finalists need six pairs each to reach p < 0.05 after Holm's correction
-FINALISTS = 3
+# Finalists and passes, the first that the time allows; five pairs reach p < 0.05 for one, six for two or three.
+LEAST_PASSES = 5
+AFFORDED = ((3, 8), (3, 6), (2, 6), (1, 6), (1, 5))
 WORTH_CONFIRMING = 1.005  # times faster in the search; less could hardly be shown
-WORKER_S = 20.0  # allowed for a worker's start
+WORKER_S = 8.0  # allowed for a worker's start
 
 Line = dict[str, Any]
 
@@ -62,15 +63,19 @@ def time_all(arguments: argparse.Namespace) -> None:
     def left_s() -> float:
         return float(arguments.seconds) - (time.monotonic() - begun)
 
-    search(plan, log, kind, left_s, about={name: document[name] for name in ("vllm", "kernel", "capability")})
+    def left_to_search_s() -> float:
+        return min(left_s(), float(arguments.search_seconds) - (time.monotonic() - begun))
+
+    search(plan, log, kind, left_to_search_s, about={name: document[name] for name in ("vllm", "kernel", "capability")})
     print(f"search: {time.monotonic() - begun:.0f} s", counts(log.of("search")), flush=True)
-    contests = [(row, chosen) for row in log.of("search") if (chosen := finalists(row))]
-    if not contests or left_s() <= 0:
+    if left_s() <= 0:
         return
-    planned = log.of("passes")
-    if not planned:
-        log.add({"line": "passes", "passes": arguments.passes or how_many(contests, log, left_s())})
-    number_of_passes = log.of("passes")[0]["passes"]
+    if not log.of("passes"):
+        most, passes = afforded(log.of("search"), left_s())
+        log.add({"line": "passes", "passes": arguments.passes or passes, "finalists": most})
+    planned = log.of("passes")[0]
+    number_of_passes = planned["passes"]
+    contests = contests_of(log.of("search"), planned["finalists"])
     print(f"{len(contests)} problems to confirm in {number_of_passes} passes", flush=True)
     for number in range(number_of_passes):
         done = {problem_of(line).key for line in log.of("pass") if line["pass"] == number}
@@ -114,7 +119,7 @@ def search(
             if problem_of(row).key in done:
                 continue
             if left_s() <= 0:
-                print("out of time in the search; the same command goes on with it", flush=True)
+                print("out of time in the search; what it did not reach is not confirmed", flush=True)
                 return
             begun = time.monotonic()
             candidates = [CUBLAS, *map(candidate_of, row["candidates"])]
@@ -122,14 +127,18 @@ def search(
             log.add({"line": "search", **row, "timings": timings, "seconds": round(time.monotonic() - begun, 3)})
 
 
-def finalists(row: Line) -> list[Candidate]:
+def contests_of(searched: Sequence[Line], most: int) -> list[tuple[Line, list[Candidate]]]:
+    return [(row, chosen) for row in searched if (chosen := finalists(row, most))]
+
+
+def finalists(row: Line, most: int) -> list[Candidate]:
     """The baseline and the fastest tiles of the search, or nothing where none is worth a confirmation."""
     us = {candidate_of(t["candidate"]): t["us"] for t in row["timings"] if "us" in t}
     baseline = baseline_of(row)
     if baseline not in us:
         return []
     tiles = sorted((c for c in us if isinstance(c, SkinnyTile) and c != baseline), key=us.__getitem__)
-    worth = [tile for tile in tiles if us[tile] * WORTH_CONFIRMING <= us[baseline]][:FINALISTS]
+    worth = [tile for tile in tiles if us[tile] * WORTH_CONFIRMING <= us[baseline]][:most]
     return [baseline, *worth] if worth else []
 
 
@@ -139,12 +148,14 @@ def baseline_of(row: Line) -> Candidate:
     return stock if isinstance(stock, SkinnyTile) else CUBLAS
 
 
-def how_many(contests: Sequence[tuple[Line, list[Candidate]]], log: Log, left_s: float) -> int:
-    """Passes that the time allows, by what a timing took in the search."""
-    searched = log.of("search")
+def afforded(searched: Sequence[Line], left_s: float) -> tuple[int, int]:
+    """Finalists a problem and passes that the time allows, by what a timing took in the search; else the least."""
     each_s = sum(row["seconds"] for row in searched) / sum(len(row["timings"]) for row in searched)
-    pass_s = WORKER_S + each_s * sum(len(chosen) for _, chosen in contests)
-    return max(LEAST_PASSES, min(MOST_PASSES, int(left_s / pass_s)))
+    for most, passes in AFFORDED:
+        timings = sum(len(chosen) for _, chosen in contests_of(searched, most))
+        if passes * (WORKER_S + each_s * timings) <= left_s:
+            return most, passes
+    return AFFORDED[-1]
 
 
 def one_pass(

@@ -18,6 +18,10 @@ class DatabaseUrlError(DatabaseError, ValueError):
     """The URL names no database that could be opened; the message says what a URL looks like."""
 
 
+_HELD = (
+    "another process has held it for too long; one that was stopped in the middle of a write (Ctrl-Z) holds the file "
+    "until it goes on or is killed"
+)
 # By the beginning of SQLite's result code name, https://www.sqlite.org/rescode.html; the first that fits is said.
 _SQLITE = {
     "SQLITE_FULL": "the disk is full",
@@ -25,8 +29,8 @@ _SQLITE = {
     "SQLITE_NOTADB": "that file is not an SQLite database",
     "SQLITE_CANTOPEN": "the file cannot be opened; check that the path is a file and its permissions",
     "SQLITE_PERM": "the file may not be opened; check its permissions",
-    "SQLITE_BUSY": "another process has held it for too long",
-    "SQLITE_LOCKED": "another process has held it for too long",
+    "SQLITE_BUSY": _HELD,
+    "SQLITE_LOCKED": _HELD,
     "SQLITE_IOERR": "the disk gave an error",
     "SQLITE_CORRUPT": "the file is damaged",
 }

@@ -8,12 +8,17 @@ that nobody has replaced, goes on.
 
 from datetime import datetime, timedelta
 
-from sqlalchemy import or_, select
+from sqlalchemy import bindparam, or_, select, update
 from sqlalchemy.orm import Session
 
 from db.tables import LeaseRow, StudyRow
 from tuner.core.study import Lease, LeaseLostError, StudyState
 
+_FENCE = (
+    select(LeaseRow.owner, LeaseRow.token)
+    .where(LeaseRow.study_id == bindparam("study"))
+    .with_for_update(of=LeaseRow, key_share=True)
+)
 UNENDED = tuple(state.value for state in StudyState if not state.ended)
 
 
@@ -43,27 +48,35 @@ def claim(session: Session, owner: str, *, now: datetime, ttl_s: float, study_id
     return None
 
 
-def fence(session: Session, lease: Lease) -> LeaseRow:
-    """The lease's row, locked until the transaction ends.
+def fence(session: Session, lease: Lease) -> None:
+    """Lock the lease's row until the transaction ends. Columns, not an object: it stands before every write.
 
     Raises:
         LeaseLostError: it is not that owner's any more, or was taken again since.
     """
-    row = session.get(LeaseRow, lease.study_id, with_for_update={"key_share": True}, populate_existing=True)
-    if row is None or (row.owner, row.token) != (lease.owner, lease.token):
-        holder = "nobody" if row is None or row.owner is None else f"{row.owner!r}, token {row.token}"
+    found = session.execute(_FENCE, {"study": lease.study_id}).one_or_none()
+    if found is None or (found.owner, found.token) != (lease.owner, lease.token):
+        holder = "nobody" if found is None or found.owner is None else f"{found.owner!r}, token {found.token}"
         raise LeaseLostError(
             f"{lease.owner!r} does not hold study {lease.study_id} any more (token {lease.token}; {holder} does); "
             "nothing was written"
         )
-    return row
 
 
 def renew(session: Session, lease: Lease, *, now: datetime, ttl_s: float) -> Lease:
     """Raises LeaseLostError."""
-    row = fence(session, lease)
-    row.expires_at = now + timedelta(seconds=ttl_s)
-    return Lease(study_id=lease.study_id, owner=lease.owner, token=lease.token, expires_at=row.expires_at)
+    fence(session, lease)
+    expires_at = now + timedelta(seconds=ttl_s)
+    session.execute(update(LeaseRow).where(LeaseRow.study_id == lease.study_id).values(expires_at=expires_at))
+    return Lease(study_id=lease.study_id, owner=lease.owner, token=lease.token, expires_at=expires_at)
+
+
+def give_back(session: Session, lease: Lease) -> None:
+    """Raises LeaseLostError."""
+    fence(session, lease)
+    row = lock(session, lease.study_id)
+    assert row is not None
+    free(row)
 
 
 def free(row: LeaseRow) -> None:

@@ -111,7 +111,7 @@ class SqlStudies:
 
     def release(self, lease: Lease) -> None:
         with self._writing() as session:
-            leases.free(leases.fence(session, lease))
+            leases.give_back(session, lease)
 
     def set_state(self, lease: Lease, state: StudyState, reason: str = "") -> None:
         with self._writing(lease) as session:

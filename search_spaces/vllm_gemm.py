@@ -1,7 +1,7 @@
 """What vLLM 0.33.0 runs for a decode GEMM of Kimi K3: its own tables, as facts. Knows no kernel.
 
-data/vllm_0_33_0_gemm.csv has every row of `KIMI_K3_PROJECTIONS`, `_SM100` and `_SM90` (models/kimi_k3/nvidia/
-low_latency_gemm.py), as its own `_build_plan` resolves them; rows up to 16. cuBLAS has the rest.
+vllm_0_33_0_gemm.csv beside this module has every row of `KIMI_K3_PROJECTIONS`, `_SM100` and `_SM90`
+(models/kimi_k3/nvidia/low_latency_gemm.py), as its own `_build_plan` resolves them; rows up to 16. cuBLAS has the rest.
 """
 
 import csv
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from search_spaces.gemm import LibraryGemm, SkinnyTile
 
-TABLE = Path(__file__).parent / "data" / "vllm_0_33_0_gemm.csv"
+TABLE = Path(__file__).parent / "vllm_0_33_0_gemm.csv"
 VLLM_VERSION = "0.33.0"
 # Product to the compute capability by which vLLM chooses a table.
 CAPABILITIES = {

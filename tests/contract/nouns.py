@@ -43,12 +43,11 @@ EVERY_SERVING_SECTION: dict[str, Any] = {
     "workload": {
         "input_tokens": 1,
         "output_tokens": 1000,
-        "context_tokens": [1, 8192],
         "concurrency": [1, 8],
         "requests": 12,
         "request_rate": 0.1,
         "repeats": 3,
-        "dataset": "sharegpt.json",
+        "dataset": {"sharegpt": '/data/\'s "chats".json', "sha256": "0f" * 32, "facts": {"requests": 90}},
         "acceptance": {"synthetic": {"curve": "kimi-k3-dspark-coding"}},
         "seed": 3,
     },

@@ -151,6 +151,10 @@ def test_list_and_show_know_the_study(ran: tuple[Path, dict[str, Any]]) -> None:
         ({"objective": {"maximize": "tokens"}}, "no metric is named 'tokens'"),
         ({"budget": {"trials": 8, "gpu_hours": 1}}, "budget.gpu_hours: 1 cannot reach the confirmation"),
         ({"evaluator": "vllm", "engine": {"python": "/nowhere/python"}}, "/nowhere/python is not an interpreter"),
+        (
+            {"evaluator": "vllm", "workload": {"dataset": {"trace": "study.yaml"}}},
+            "workload.dataset: {here}/study.yaml, line 1: no JSON",
+        ),
     ],
 )
 def test_wrong_input_exits_2_names_the_key_and_opens_nothing(
@@ -159,7 +163,7 @@ def test_wrong_input_exits_2_names_the_key_and_opens_nothing(
     url = f"sqlite:///{tmp_path}/tuner.db"
     done = tuner("run", written(tmp_path, **changes), "--db", url, cwd=tmp_path)
     assert done.returncode == 2, done.stderr
-    assert sentence in done.stderr
+    assert sentence.replace("{here}", str(tmp_path.resolve())) in done.stderr
     assert "Traceback" not in done.stderr
     assert json.loads(tuner("list", "--db", url, "--json", cwd=tmp_path).stdout)["studies"] == []
 

@@ -97,9 +97,9 @@ def submit(
 ) -> None:
     """Send a study file to a service."""
     from tuner.app.cli import emit
-    from tuner.core.study_file import load
+    from tuner.core.study_file import read
 
-    load(file)  # what is wrong with it is said without a server
+    read(file)  # what is wrong with it is said without a server
     with connect(server) as client:
         answer = client.submit(file.read_bytes(), key=key or secrets.token_hex(16), new=new)
         if as_json:

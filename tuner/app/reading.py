@@ -15,10 +15,12 @@ from tuner.core.accepted import by_position
 from tuner.core.card import to_json, to_markdown
 from tuner.core.decision import QualityResult
 from tuner.core.export import Format, plain_name, render
+from tuner.core.graphs import without_graph
 from tuner.core.plan import Plan
 from tuner.core.ports import Studies
 from tuner.core.side_by_side import means, rows
 from tuner.core.study import Study
+from tuner.core.throttling import throttled
 from tuner.core.trial import Failed, Measured, Rejected, Trial, fell_back
 from tuner.core.use_cases import Outlook, evidence_card, origin_of, outlook, resolve, subject
 from tuner.core.workload import ServingWorkload
@@ -83,11 +85,12 @@ def study_document(studies: Studies, study_id: str, *, trials: bool = False) -> 
         "contests": contests,
         "side_by_side": [asdict(row) for row in rows(best, study.file.hardware.gpus)],
         "wall_time_s": wall_time(studies, study),
+        "throttled_starts": [asdict(start) for start in throttled(studies.measurements(study.id))],
     }
     if study.reason:
         document["reason"] = study.reason
     if trials:
-        document["trials"] = [_trial_document(trial) for trial in studies.trials(study.id)]
+        document["trials"] = [_trial_document(study, trial) for trial in studies.trials(study.id)]
     return document
 
 
@@ -136,7 +139,7 @@ def _candidate_document(trial: Trial | None) -> dict[str, Any] | None:
     return document | ({"acceptance_by_position": accepted} if accepted else {})
 
 
-def _trial_document(trial: Trial) -> dict[str, Any]:
+def _trial_document(study: Study, trial: Trial) -> dict[str, Any]:
     document: dict[str, Any] = {
         "number": trial.number,
         "key": trial.key,
@@ -156,6 +159,8 @@ def _trial_document(trial: Trial) -> dict[str, Any]:
             document |= {"outcome": "measured", "metrics": means(trial)}
     if fell_back(trial):
         document["fell_back"] = True
+    if bare := without_graph(trial.candidate, study.file.workloads, study.file.engine.options):
+        document["without_graph"] = bare
     return document
 
 
@@ -173,6 +178,8 @@ def print_study(console: Console, studies: Studies, study_id: str, *, trials: bo
         _print_contest(console, study, view)
     _print_side_by_side(console, study, views)
     _print_ledger(console, studies, study)
+    for start in throttled(studies.measurements(study.id)):
+        console.print(f"start {start.start_id}: GPUs were throttled: {start.sentence()}", markup=False)
     spent = wall_time(studies, study)
     if spent["traffic"]:
         console.print(f"time held by engines: {spent['held']} s, of which traffic {spent['traffic']} s")
@@ -229,6 +236,8 @@ def _print_trials(console: Console, studies: Studies, study: Study) -> None:
                 )
                 note = ", ".join(f"{name}={a}" for name, (a, _) in changed.items()) or "baseline"
                 note = f"fell back to stock kernels; {note}" if fell_back(trial) else note
+                bare = without_graph(trial.candidate, study.file.workloads, study.file.engine.options)
+                note = "; ".join([*bare, note])
         table.add_row(str(trial.number), str(trial.gpus), trial.chosen_by, " ".join(values), one_line(note, 160))
     console.print(table, soft_wrap=False)
 

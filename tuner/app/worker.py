@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import logging
 import os
+import platform
 import signal
 import threading
 from collections.abc import Iterator, Mapping
@@ -16,6 +17,7 @@ import tenacity
 from search_spaces.space import SpaceError
 from tuner.app.errors import WrongInputError
 from tuner.core.loop import Loop, Parts, Progress, StudyFailedError
+from tuner.core.measurement import Process
 from tuner.core.ports import Studies
 from tuner.core.starts import LEASE_S, StudyCancelledError
 from tuner.core.study import IllegalStateError, Lease, LeaseLostError, Study, StudyState
@@ -81,8 +83,13 @@ class Worker:
                     loop.run()
                 except StudyCancelledError:
                     held.lease = loop.lease
-                    self._prove_gone(study, parts)
-                    self._end(held.lease, StudyState.CANCELLED, "cancelled on request")
+                    elsewhere = self._prove_gone(study, parts)
+                    if elsewhere:
+                        hosts = ", ".join(sorted({process.host for process in elsewhere}))
+                        reason = f"cancelled on request, but only {hosts} can tell whether engines left there live"
+                        self._end(held.lease, StudyState.FAILED, reason)
+                    else:
+                        self._end(held.lease, StudyState.CANCELLED, "cancelled on request")
                 finally:
                     held.lease = loop.lease
         except (StudyFailedError, StudyFileError, SpaceError, PredictError, WrongInputError) as error:
@@ -101,11 +108,17 @@ class Worker:
         if self.stop.is_set():
             raise StopNowError
 
-    def _prove_gone(self, study: Study, parts: Parts) -> None:
-        """Look at every process that the study ever started before it is said to be cancelled."""
-        processes = [start.process for start in self.studies.starts(study.id) if start.process is not None]
-        left = sum(parts.reap(process) for process in processes)
-        self.studies.add_event(study.id, "engines_gone", {"starts": len(processes), "were_alive": left})
+    def _prove_gone(self, study: Study, parts: Parts) -> list[Process]:
+        """Look at every process that the study ever started before it is said to be cancelled.
+
+        Returns what can not be looked at from here: lost by a worker on another host, which may only be paused.
+        """
+        started = [(start, start.process) for start in self.studies.starts(study.id) if start.process is not None]
+        left = sum(parts.reap(process) for _, process in started)
+        elsewhere = [p for start, p in started if start.ended in (None, "lost") and p.host != platform.node()]
+        counts = {"starts": len(started), "were_alive": left, "on_other_hosts": len(elsewhere)}
+        self.studies.add_event(study.id, "engines_gone" if not elsewhere else "engines_unknown", counts)
+        return elsewhere
 
     def _end(self, lease: Lease, state: StudyState, reason: str) -> None:
         with contextlib.suppress(IllegalStateError):  # it had come to its end before the failure

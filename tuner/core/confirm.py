@@ -13,6 +13,7 @@ from tuner.core.objective import Verdict, judge
 from tuner.core.paired import Estimate, best_lower_bound, critical_rank, estimate, holm, smallest_gain
 from tuner.core.rounds import Rounds, Slot, open_slots, read_rounds, schedule
 from tuner.core.study_file import ConfirmSection, LimitSection, ObjectiveSection, StudyFile
+from tuner.core.workload import ServingWorkload
 
 __all__ = [
     "ALPHA",
@@ -55,6 +56,8 @@ def qualifier(file: StudyFile) -> str:
     causes = []
     if file.workload is not None and file.workload.acceptance != "real":
         causes.append("synthetic acceptance")
+    if any(isinstance(workload, ServingWorkload) and workload.synthetic_kv for workload in file.workloads):
+        causes.append("synthetic KV cache")
     if str(file.engine.options.get("load-format", file.engine.options.get("load_format", ""))) == "dummy":
         causes.append("dummy weights")
     return f"for this synthetic benchmark only ({' and '.join(causes)})" if causes else ""

@@ -145,6 +145,11 @@ def not_proved(subject: Subject) -> list[str]:
     serving = [w for w in study.file.workloads if isinstance(w, ServingWorkload)]
     sources = sorted({w.acceptance.source for w in serving if w.acceptance.synthetic})
     found += [f"acceptance is {source}: your own text decides how many drafts are accepted" for source in sources]
+    if any(w.synthetic_kv for w in serving):
+        found.append(
+            "the KV cache was filled with made-up values (DecodeBenchConnector): no prompt was computed, and no output "
+            "of those runs means anything; output was checked with a real cache"
+        )
     if study.file.objective.metric.startswith("decode_"):
         found.append("prefill is excluded from the objective")
     if subject.decision.kind is DecisionKind.VALIDATED and not study.file.quality.enabled:
@@ -208,12 +213,17 @@ def _workloads(study: Study) -> str:
     if not serving:
         return ", ".join(workload.key for workload in study.file.workloads)
     first = serving[0]
+    acceptance = f"acceptance {first.acceptance.source}"
+    most = f"{first.input_tokens} tokens in, {first.output_tokens} out"
+    if first.dataset.is_trace:
+        times = f"{first.requests} requests at their recorded times, at most {first.concurrency} sessions at once"
+        return f"{first.dataset}: {times}, up to {most}, {acceptance}"
     contexts = ", ".join(map(str, dict.fromkeys(w.context_tokens for w in serving)))
     levels = ", ".join(map(str, dict.fromkeys(w.concurrency for w in serving)))
-    return (
-        f"{first.input_tokens} tokens in, {first.output_tokens} out, context {contexts}, concurrency {levels}, "
-        f"{first.dataset}, acceptance {first.acceptance.source}"
-    )
+    made_up = "synthetic KV cache, " if first.synthetic_kv else ""
+    if not first.dataset.is_random:
+        return f"{first.dataset}: up to {most}, concurrency {levels}, {acceptance}"
+    return f"{most}, context {contexts}, concurrency {levels}, {first.dataset}, {made_up}{acceptance}"
 
 
 def _comment(text: str) -> str:

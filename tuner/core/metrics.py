@@ -27,12 +27,14 @@ class Metric:
 _LATENCIES = {
     "ttft": "from sending a request to its first token",
     "tpot": "per output token after the first, over a request",
-    "itl": "between two chunks of a stream; a chunk holds several tokens under speculation",
     "e2e": "from sending a request to its last token",
+}
+_SESSION_RATES = {
+    "session_tokens_per_s": "output tokens over the time in which the session's user waited for them, TTFT included",
+    "session_decode_tokens_per_s": "output tokens after each answer's first over the time in which they came",
 }
 _SUMMARIES = {
     "mean": "mean",
-    "median": "median",
     "p50": "50th percentile",
     "p90": "90th percentile",
     "p95": "95th percentile",
@@ -76,6 +78,22 @@ def _table() -> dict[str, Metric]:
             may_be_zero=True,
             meaning="prompt tokens found in the prefix cache; a warm cache inflates every latency",
         ),
+        "repeated_prompt_share": Metric(
+            unit="share",
+            larger_is_better=None,
+            may_be_zero=True,
+            meaning="prompt tokens of a trace that repeat what was said before: the most that a prefix cache can find",
+        ),
+        "gpu_clock_mean_mhz": Metric(unit="MHz", larger_is_better=None, meaning="SM clock during the run, mean"),
+        "gpu_clock_min_mhz": Metric(unit="MHz", larger_is_better=None, meaning="SM clock during the run, lowest"),
+        "gpu_power_mean_w": Metric(unit="W", larger_is_better=False, meaning="power drawn by a GPU, mean"),
+        "gpu_temperature_max_c": Metric(unit="C", larger_is_better=False, meaning="hottest reading of a GPU"),
+        "gpu_throttled_share": Metric(
+            unit="share",
+            larger_is_better=False,
+            may_be_zero=True,
+            meaning="readings in which heat or power held a GPU's clock down",
+        ),
         "specialized_share": Metric(
             unit="share",
             larger_is_better=True,
@@ -89,6 +107,15 @@ def _table() -> dict[str, Metric]:
         "memory_bytes": Metric(unit="bytes", larger_is_better=False, meaning="device memory held, per GPU"),
         "kernel_us": Metric(unit="us", larger_is_better=False, meaning="one call of a kernel, median of its timings"),
     }
+    for name, words in _SESSION_RATES.items():
+        for share in (5, 50, 95):
+            table[f"{name}_p{share}"] = Metric(
+                unit="tokens/s", larger_is_better=True, meaning=f"{share}th percentile over the sessions of {words}"
+            )
+    for share in (50, 95):
+        table[f"session_ttft_p{share}_ms"] = Metric(
+            unit="ms", larger_is_better=False, meaning=f"{share}th percentile over the sessions of their mean TTFT"
+        )
     for name, span in _LATENCIES.items():
         for summary, words in _SUMMARIES.items():
             table[f"{name}_{summary}_ms"] = Metric(

@@ -21,7 +21,8 @@ class StartRequest:
     """What a start is for.
 
     start_id: unique; names the log folder and the row.   fresh: nothing may be shared with an earlier start
-    of another candidate.   real_acceptance: leave synthetic acceptance out, whatever the workload says.
+    of another candidate.   real_acceptance: leave synthetic acceptance and a synthetic KV cache out,
+    whatever the workload says.
     """
 
     start_id: str

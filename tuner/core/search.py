@@ -20,6 +20,7 @@ from search_spaces.candidate import Candidate, candidate_key
 from search_spaces.knob import Scalar
 from tuner.core.ports import Belief
 from tuner.core.stopping import Known
+from tuner.core.tpe import GridTpe, is_compared
 
 GP_TRIALS_AT_MOST = 300  # a Gaussian process is refitted on every ask, in time cubic in the trials
 TRUST_BEFORE_EVIDENCE = 0.75  # share of choices left to the beliefs until five trials can speak for or against them
@@ -64,7 +65,11 @@ class Search:
         self._random = np.random.default_rng(seed)
         self._grid = _Grid([candidate.values() for candidate in candidates])
         with _quiet():
-            self._optuna = optuna.create_study(direction="maximize", sampler=sampler(trials, seed))
+            own = sampler(trials, seed)
+            self._name = type(own).__name__
+            if type(own) is TPESampler and is_compared():
+                own = GridTpe(self._grid.distributions, seed)
+            self._optuna = optuna.create_study(direction="maximize", sampler=own)
 
     @property
     def left(self) -> int:
@@ -72,7 +77,7 @@ class Search:
 
     @property
     def sampler_name(self) -> str:
-        return "every point" if self._exhaustive else type(self._optuna.sampler).__name__
+        return "every point" if self._exhaustive else self._name
 
     def ask(self) -> Choice | None:
         """An untried candidate, which counts as tried from now on; None where none is left."""
@@ -98,12 +103,16 @@ class Search:
         if value is None or key not in self._rows:
             return
         self._values[key] = value
+        params, missed = self._grid.params(self._rows[key]), min(max(-worst_margin, -LARGEST), LARGEST)
+        if isinstance(self._optuna.sampler, GridTpe):
+            self._optuna.sampler.observe(params, value, max(0.0, missed))
+            return
         self._optuna.add_trial(
             create_trial(
                 value=value,
-                params=self._grid.params(self._rows[key]),
+                params=params,
                 distributions=self._grid.distributions,
-                constraints={"limits": min(max(-worst_margin, -LARGEST), LARGEST)},
+                constraints={"limits": missed},
             )
         )
 

@@ -8,34 +8,22 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from search_spaces.knob import Scalar
-from tuner.core.acceptance import REAL, Acceptance, AcceptanceError
-from tuner.core.workload import GemmProblem, ServingWorkload, Workload
+from tuner.core.datasets import DatasetError
+from tuner.core.section import Name, Positive, Section, StudyFileError, as_list
+from tuner.core.workload import GemmProblem, Workload
+from tuner.core.workload_section import AnyWorkload, TraceSection, WorkloadSection
 
-
-class StudyFileError(ValueError):
-    """A study file that cannot be used. The message names each key and what is wrong with it."""
-
-
-def _as_list(value: object) -> object:
-    return value if isinstance(value, list | tuple) else [value]
+__all__ = ["StudyFile", "StudyFileError", "load", "parse", "read", "with_dataset"]
 
 
 KERNEL_EVALUATORS = ("kernel", "recorded")
 SHIPPED_RECORDING = "h200_skinny_gemm"  # a sweep that comes with the product, by name instead of by path
 
-Positive = Annotated[int, Field(gt=0, strict=True)]
-PositiveList = Annotated[tuple[Positive, ...], BeforeValidator(_as_list), Field(min_length=1, max_length=32)]
-Name = Annotated[str, Field(min_length=1, max_length=200)]
 
-
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class HardwareSection(_Section):
+class HardwareSection(Section):
     """gpu: product name, or `cpu`.   gpus: all that the study may hold.   gpus_per_node: in one tray."""
 
     gpu: Name
@@ -43,7 +31,7 @@ class HardwareSection(_Section):
     gpus_per_node: Positive = 8
 
 
-class InlineSpace(_Section):
+class InlineSpace(Section):
     """A user's own space: knobs are vLLM option names. baseline: what is run today; the first choices where absent."""
 
     name: Name = "inline"
@@ -52,72 +40,7 @@ class InlineSpace(_Section):
     baseline: Mapping[str, Scalar] = Field(default_factory=dict)
 
 
-class SyntheticAcceptance(_Section):
-    """curve: name of a shipped curve; the length follows the draft length.   length: one for every draft length."""
-
-    curve: str | None = None
-    length: float | None = None
-
-    @model_validator(mode="after")
-    def _one_of_two(self) -> "SyntheticAcceptance":
-        if (self.curve is None) == (self.length is None):
-            raise ValueError("takes exactly one of curve and length")
-        return self
-
-
-class AcceptanceSection(_Section):
-    synthetic: SyntheticAcceptance
-
-
-class WorkloadSection(_Section):
-    """Lists of concurrency and context make several workloads. requests: in one run, warm-up excluded; by default
-    four times the concurrency, at least 8.   repeats: runs of each workload in one start."""
-
-    input_tokens: Positive
-    output_tokens: Positive
-    context_tokens: PositiveList | None = None
-    concurrency: PositiveList = (1,)
-    requests: Positive | None = None
-    request_rate: Annotated[float, Field(gt=0)] | None = None
-    repeats: Positive = 1
-    dataset: str = "random"
-    acceptance: Literal["real"] | AcceptanceSection = "real"
-    seed: Annotated[int, Field(ge=0)] = 0
-
-    @field_validator("acceptance")
-    @classmethod
-    def _curve_is_known(cls, value: Literal["real"] | AcceptanceSection) -> Literal["real"] | AcceptanceSection:
-        _acceptance(value)
-        return value
-
-    def workloads(self) -> tuple[ServingWorkload, ...]:
-        return tuple(
-            ServingWorkload(
-                input_tokens=self.input_tokens,
-                output_tokens=self.output_tokens,
-                context_tokens=max(context, self.input_tokens),
-                concurrency=concurrency,
-                requests=self.requests or max(8, 4 * concurrency),
-                request_rate=self.request_rate,
-                dataset=self.dataset,
-                acceptance=_acceptance(self.acceptance),
-                seed=self.seed,
-            )
-            for context in self.context_tokens or (self.input_tokens,)
-            for concurrency in self.concurrency
-        )
-
-
-def _acceptance(section: Literal["real"] | AcceptanceSection) -> Acceptance:
-    if section == "real":
-        return REAL
-    try:
-        return Acceptance(curve=section.synthetic.curve, fixed_length=section.synthetic.length)
-    except AcceptanceError as error:
-        raise ValueError(str(error)) from error
-
-
-class ProblemSection(_Section):
+class ProblemSection(Section):
     n: Positive
     k: Positive
     m: Positive
@@ -125,7 +48,7 @@ class ProblemSection(_Section):
     name: str = ""
 
 
-class ObjectiveSection(_Section):
+class ObjectiveSection(Section):
     """Exactly one metric, to be made large or small."""
 
     maximize: str | None = None
@@ -146,7 +69,7 @@ class ObjectiveSection(_Section):
         return self.maximize is not None
 
 
-class LimitSection(_Section):
+class LimitSection(Section):
     """A bound that every workload must keep."""
 
     metric: str
@@ -160,7 +83,7 @@ class LimitSection(_Section):
         return self
 
 
-class BudgetSection(_Section):
+class BudgetSection(Section):
     """trials: candidates tried in the search, over all GPU counts, baselines not counted.   gpu_hours: of all starts,
     the confirmation's included; None is no bound.   start_minutes: expected length of one start, for the estimate.
     stop_early: end a search once what is left of it is expected to gain less than the noise of one start."""
@@ -171,7 +94,7 @@ class BudgetSection(_Section):
     stop_early: bool = True
 
 
-class ConfirmSection(_Section):
+class ConfirmSection(Section):
     """finalists: candidates confirmed per GPU count.   starts: fresh starts a side (at least 5 for one finalist, 6 for
     two or three: fewer cannot reach p < 0.05).   noise_starts: of the baseline, first.   min_gain: 0.01 is 1 %."""
 
@@ -191,7 +114,10 @@ class ConfirmSection(_Section):
         return self.starts or (5 if self.finalists == 1 else 6)
 
 
-class QualitySection(_Section):
+TaskName = Annotated[str, Field(pattern=r"^[\w.:+-]{1,100}$")]  # never a path: a task file can run code
+
+
+class QualitySection(Section):
     """prompts, prompt_tokens, output_tokens: of the generations that are scored, at each graph size.
     vocabulary_size: prompts are token ids from the middle of so many; every tokenizer has the default.
     enabled: false leaves the check out, and then nothing can be validated.
@@ -204,7 +130,7 @@ class QualitySection(_Section):
     prompt_tokens: Positive = 16
     output_tokens: Positive = 128
     vocabulary_size: Annotated[int, Field(ge=20)] = 500
-    tasks: Annotated[tuple[Name, ...], BeforeValidator(_as_list)] = ()
+    tasks: Annotated[tuple[TaskName, ...], BeforeValidator(as_list)] = ()
     margin: Annotated[float, Field(gt=0, lt=1)] = 0.02
     limit: Positive | None = None
     tasks_python: str | None = None
@@ -217,7 +143,7 @@ class QualitySection(_Section):
         return self
 
 
-class EngineSection(_Section):
+class EngineSection(Section):
     """python: the interpreter that has vLLM.   options: further vLLM options for every candidate.   environment:
     variables for the engine.   arguments: appended to the command line.   kernel_tables: name of a tuned tile table,
     as `kernel_table` takes it, to its file on the engine's host."""
@@ -234,7 +160,7 @@ class EngineSection(_Section):
     request_timeout_s: Annotated[float, Field(gt=0)] = 600.0
 
 
-class StudyFile(_Section):
+class StudyFile(Section):
     """One study, or with `problems` a group of kernel studies. candidates: try these configurations, not the space."""
 
     name: Name
@@ -242,12 +168,12 @@ class StudyFile(_Section):
     hardware: HardwareSection
     space: str | InlineSpace
     evaluator: Literal["predicted", "recorded", "vllm", "kernel"]
-    workload: WorkloadSection | None = None
+    workload: AnyWorkload | None = None
     problems: tuple[ProblemSection, ...] = ()
     objective: ObjectiveSection
     limits: tuple[LimitSection, ...] = ()
     fix: Mapping[str, Scalar] = Field(default_factory=dict)
-    only: Mapping[str, Annotated[tuple[Scalar, ...], BeforeValidator(_as_list), Field(min_length=1)]] = Field(
+    only: Mapping[str, Annotated[tuple[Scalar, ...], BeforeValidator(as_list), Field(min_length=1)]] = Field(
         default_factory=dict
     )
     knobs: Mapping[str, Annotated[tuple[Scalar, ...], Field(min_length=1)]] = Field(default_factory=dict)
@@ -283,6 +209,19 @@ class StudyFile(_Section):
             raise ValueError("hardware.gpus: a kernel runs on 1 GPU")
         return self
 
+    @model_validator(mode="after")
+    def _a_file_is_sent_to_an_engine(self) -> "StudyFile":
+        workload = self.workload
+        if workload is None:
+            return self
+        if self.evaluator == "predicted" and (workload.dataset is not None or getattr(workload, "synthetic_kv", False)):
+            raise ValueError("workload: the model predicts random tokens; a data set or synthetic_kv needs an engine")
+        metrics = (self.objective.metric, *(limit.metric for limit in self.limits))
+        per_session = [name for name in metrics if name.startswith("session_")]
+        if per_session and not isinstance(workload, TraceSection):
+            raise ValueError(f"workload: {per_session[0]} needs sessions, and only a trace has them")
+        return self
+
     @property
     def workloads(self) -> tuple[Workload, ...]:
         if self.workload is not None:
@@ -302,8 +241,15 @@ class StudyFile(_Section):
 
     @property
     def key(self) -> str:
-        """Hash of everything asked for; two files that ask for the same have the same key."""
-        text = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        """Hash of everything asked for; two files that ask for the same have the same key.
+
+        What stands at its default is left out, so a key that a later version adds changes nothing for older files.
+        """
+        document = self.model_dump(mode="json", exclude_defaults=True)
+        dataset = document.get("workload", {}).get("dataset", {})
+        if "sha256" in dataset:  # wherever the file is
+            dataset[self.workload.dataset.kind] = ""  # type: ignore[union-attr]
+        text = json.dumps(document, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -318,7 +264,27 @@ def parse(document: object) -> StudyFile:
 
 
 def load(path: Path) -> StudyFile:
-    """Raises StudyFileError, also where the file cannot be read or is no YAML."""
+    """With what its data set holds. Raises StudyFileError, also where one of the files cannot be read."""
+    return with_dataset(read(path), path.parent)
+
+
+def with_dataset(file: StudyFile, folder: Path | None = None) -> StudyFile:
+    """The study file with its data set read, hashed and measured; the file itself where it has none.
+
+    folder: that a path in it is relative to. Raises StudyFileError.
+    """
+    if file.workload is None or file.workload.dataset is None:
+        return file
+    try:
+        dataset = file.workload.dataset.read(folder)
+    except DatasetError as error:
+        raise StudyFileError(f"workload.dataset: {error}") from error
+    workload = {**file.workload.model_dump(mode="json"), "dataset": dataset.model_dump(mode="json")}
+    return parse({**file.model_dump(mode="json"), "workload": workload})
+
+
+def read(path: Path) -> StudyFile:
+    """Without its data set, which may be on another machine. Raises StudyFileError."""
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -328,10 +294,13 @@ def load(path: Path) -> StudyFile:
     return parse(document)
 
 
+_UNIONS = ("str", "InlineSpace", "AcceptanceSection", "WorkloadSection", "TraceSection")  # parts that nobody wrote
+
+
 def _lines(errors: Sequence[Any]) -> list[str]:
     lines = []
     for error in errors:
-        key = ".".join(str(part) for part in error["loc"] if part not in ("str", "InlineSpace", "AcceptanceSection"))
+        key = ".".join(str(part) for part in error["loc"] if part not in _UNIONS)
         message = error["msg"].removeprefix("Value error, ")
         if error["type"] == "extra_forbidden":
             message = f"unknown key{_suggestion(error['loc'])}"
@@ -339,14 +308,20 @@ def _lines(errors: Sequence[Any]) -> list[str]:
     return lines
 
 
+_SECTIONS = {"WorkloadSection": WorkloadSection, "TraceSection": TraceSection}
+
+
 def _suggestion(location: Sequence[object]) -> str:
     section: Any = StudyFile
     for part in location[:-1]:
+        if part in _SECTIONS:
+            section = _SECTIONS[str(part)]
+            continue
         field = getattr(section, "model_fields", {}).get(part)
         section = field.annotation if field is not None else None
         if not isinstance(section, type):
             options = getattr(section, "__args__", ())
-            section = next((t for t in options if isinstance(t, type) and issubclass(t, _Section)), None)
+            section = next((t for t in options if isinstance(t, type) and issubclass(t, Section)), None)
     known = list(getattr(section, "model_fields", {}))
     close = difflib.get_close_matches(str(location[-1]), known, n=1)
     return f"; did you mean {close[0]!r}?" if close else f"; known keys: {', '.join(known)}" if known else ""

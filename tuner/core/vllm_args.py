@@ -25,6 +25,8 @@ from search_spaces.vllm_rules import ADDITIONAL_CONFIG_KEYS
 from tuner.core.workload import ServingWorkload
 
 KERNEL_TABLE_VARIABLE = "TUNER_KERNEL_TABLE"
+# Fills the cache of a new request instead of computing its prompt; its outputs mean nothing.
+SYNTHETIC_KV_CONNECTOR = "DecodeBenchConnector"
 
 # Trays joined by NVLink across nodes; the variables are those of vLLM's GB300 recipe for Kimi K3.
 _NVLINK_RACKS = ("GB200", "GB300")
@@ -136,26 +138,29 @@ def speculative_config(config: ServingConfig) -> dict[str, object] | None:
 def benchmark_overlay(
     config: ServingConfig, workload: ServingWorkload, model: ModelRef | None = None
 ) -> dict[str, object]:
-    """What a benchmark adds to the exported options: synthetic acceptance, where the workload asks for it.
+    """What a benchmark adds to the exported options: a synthetic KV cache and synthetic acceptance, where the workload
+    asks for them.
 
     The speculative mapping is whole, the study's own keys (`model.extra`) included, since vLLM replaces it whole.
-    Empty where nothing is drafted or acceptance is real.
+    No acceptance where nothing is drafted or acceptance is real.
 
     Raises:
         AcceptanceError: the workload's curve has no value for the candidate's draft length.
     """
+    found: dict[str, object] = {}
+    if workload.synthetic_kv:
+        found["kv-transfer-config"] = {"kv_connector": SYNTHETIC_KV_CONNECTOR, "kv_role": "kv_both"}
     length = workload.acceptance.length(config.num_speculative_tokens)
     if not workload.acceptance.synthetic or length is None or config.num_speculative_tokens == 0:
-        return {}
+        return found
     drafting = engine_options(config, model or ModelRef(model=""))["speculative-config"]
     assert isinstance(drafting, dict)
-    return {
-        "speculative-config": {
-            **drafting,
-            "rejection_sample_method": "synthetic",
-            "synthetic_acceptance_length": min(length, float(config.tokens_per_request)),
-        }
+    found["speculative-config"] = {
+        **drafting,
+        "rejection_sample_method": "synthetic",
+        "synthetic_acceptance_length": min(length, float(config.tokens_per_request)),
     }
+    return found
 
 
 def environment(

@@ -1,8 +1,33 @@
 """What is asked of an engine or a kernel, one measurement's worth. Knows nothing of how it is measured."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import PurePath
 
 from tuner.core.acceptance import REAL, Acceptance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dataset:
+    """Where prompts come from. kind: random, prompts, sharegpt or trace.   sha256: of the file, which is its identity.
+    path: where the file is now; two copies of one file are the same data."""
+
+    kind: str = "random"
+    sha256: str = ""
+    path: str = field(default="", compare=False)
+
+    @property
+    def is_random(self) -> bool:
+        return self.kind == "random"
+
+    @property
+    def is_trace(self) -> bool:
+        return self.kind == "trace"
+
+    def __str__(self) -> str:
+        return "random tokens" if self.is_random else f"{self.kind} {PurePath(self.path).name} ({self.sha256[:12]})"
+
+
+RANDOM = Dataset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -11,7 +36,12 @@ class ServingWorkload:
 
     input_tokens, output_tokens: per request.   context_tokens: tokens in the KV cache before decoding starts,
     input included.   concurrency: requests in flight.   requests: requests in one run, warm-up excluded.
-    request_rate: requests per second; None sends the next as soon as one ends.   dataset: `random`, or a file's path.
+    request_rate: requests per second; None sends the next as soon as one ends.
+    synthetic_kv: the context is not computed: the cache is filled with made-up values (vLLM's DecodeBenchConnector).
+    quiet_s: the longest pause of a trace.
+
+    Of prompts and conversations, the input and output tokens are the most of one request. Of a trace they are its
+    longest, the concurrency is the sessions whose time overlaps, and its own times say when a request is sent.
     """
 
     input_tokens: int
@@ -20,9 +50,11 @@ class ServingWorkload:
     concurrency: int
     requests: int
     request_rate: float | None = None
-    dataset: str = "random"
+    dataset: Dataset = RANDOM
     acceptance: Acceptance = REAL
     seed: int = 0
+    synthetic_kv: bool = False
+    quiet_s: float = 0.0
 
     @property
     def kind(self) -> str:
@@ -31,7 +63,9 @@ class ServingWorkload:
     @property
     def key(self) -> str:
         """Short and unique within a study: it names the workload in tables and files."""
-        return f"c{self.concurrency}-ctx{self.context_tokens}"
+        if self.dataset.is_trace:
+            return f"trace-{self.dataset.sha256[:8]}"
+        return f"c{self.concurrency}-ctx{self.context_tokens}{'-synthetic-kv' if self.synthetic_kv else ''}"
 
     @property
     def prompt_tokens(self) -> int:

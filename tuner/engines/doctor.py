@@ -19,6 +19,7 @@ kernels = util.find_spec("kernels")
 found = {
     "kimi_k3": has("vllm.models.kimi_k3") or has("vllm.model_executor.models.kimi_k3"),
     "specialized": has("vllm.models.kimi_k3.nvidia.specialized_decode"),
+    "synthetic_kv": has("vllm.distributed.kv_transfer.kv_connector.v1.decode_bench_connector"),
     "plugins": plugins,
     "kernels": kernels.origin if kernels else None,
 }
@@ -65,6 +66,8 @@ def examine(engine: Engine) -> list[Finding]:
     found.append(Finding("Kimi K3", "supported" if answer["kimi_k3"] else "not in this version"))
     specialized = "offered" if answer["specialized"] else "not in this version"
     found.append(Finding("decode_backend latency_specialized", specialized))
+    synthetic = "offered" if answer["synthetic_kv"] else "not in this version"
+    found.append(Finding("workload.synthetic_kv (DecodeBenchConnector)", synthetic))
     plugged = PLUGIN in answer["plugins"]
     found.append(Finding("our plug-in", "found" if plugged else "NOT found by vLLM", plugged))
     found.append(Finding("a package named kernels", answer["kernels"] or "none; ours is not visible there", True))

@@ -63,6 +63,7 @@ class VllmEvaluator:
         self._servers: set[Server] = set()
         self._lock = threading.Lock()
         self._closed = False
+        self._synthetic_kv = False
         self._bench = Helper(engine, "tuner_inside.bench", runs / "helpers", first_answer_s=deadlines.helper_s)
         self._asker = Helper(engine, "tuner_inside.preflight", runs / "helpers", first_answer_s=deadlines.helper_s)
         self._preflight = Preflight(
@@ -180,6 +181,14 @@ class VllmEvaluator:
         config = with_whole_paths(config)
         if self._nodes.count(config) > 1:
             return _infrastructure(f"{config.gpus} GPUs need {self._nodes.count(config)} hosts, and this is one")
+        if not request.real_acceptance and any(getattr(w, "synthetic_kv", False) for w in request.workloads):
+            self._synthetic_kv = self._synthetic_kv or hardware.has_synthetic_kv(self._engine)
+            if not self._synthetic_kv:
+                return Failed(
+                    kind=FailureKind.REJECTED_BY_ENGINE,
+                    sentence=f"vLLM {self._versions['vllm']} has no {vllm_args.SYNTHETIC_KV_CONNECTOR}, which "
+                    "workload.synthetic_kv needs",
+                )
         overlay: dict[str, object] = {}
         for workload in request.workloads if not request.real_acceptance else ():
             if isinstance(workload, ServingWorkload):

@@ -17,6 +17,14 @@ _ASK = (
     "    except m.PackageNotFoundError: return None\n"
     "print(json.dumps({'python': sys.version.split()[0], **{n: v(n) for n in sys.argv[1:]}}))"
 )
+_CONNECTOR = "distributed/kv_transfer/kv_connector/v1/decode_bench_connector.py"
+# Where the package is, without importing it: its import takes five seconds of CPU.
+_HAS = (
+    "import importlib.util as u, pathlib, sys\n"
+    "spec = u.find_spec('vllm')\n"
+    "places = spec.submodule_search_locations or [] if spec else []\n"
+    "print(any((pathlib.Path(p) / sys.argv[1]).is_file() for p in places))"
+)
 
 
 class NoEngineError(RuntimeError):
@@ -59,6 +67,20 @@ def versions(engine: Engine) -> dict[str, str]:
     if "vllm" not in found:
         raise NoEngineError(f"engine.python: {engine.python} has no vLLM")
     return found
+
+
+def has_synthetic_kv(engine: Engine) -> bool:
+    """Whether the installed vLLM can fill its cache with made-up values in place of a prompt's own."""
+    asked = subprocess.run(
+        [str(engine.python), "-c", _HAS, _CONNECTOR],
+        env=engine.variables(),
+        cwd="/",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return asked.stdout.strip() == "True"
 
 
 @cache

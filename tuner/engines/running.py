@@ -10,11 +10,12 @@ import httpx
 
 from search_spaces.serving import ServingConfig
 from tuner.core import vllm_args
+from tuner.core.datasets import DatasetError
 from tuner.core.measurement import FailureKind, Fingerprint, Measurement, Origin, Process, Purpose, finite
 from tuner.core.ports import Answers, Generated, Scored, StartRequest, TaskSet
 from tuner.core.trial import Failed
 from tuner.core.workload import ServingWorkload, Workload
-from tuner.engines import gauges, path_proof, traffic
+from tuner.engines import gauges, path_proof, sending, traffic
 from tuner.engines.engine import Deadlines
 from tuner.engines.helper import AnswerError, Helper, HelperDiedError, NoAnswerError
 from tuner.engines.server import Server
@@ -106,11 +107,12 @@ class RunningServer:
         if isinstance(result, Failed):
             return result
         cpu_s = gauges.cpu_used(used, gauges.cpu_seconds(self.server.guarded.members()))
-        hits = hit_share(counted, self.server.counters())
+        after = self.server.counters()
+        hits = hit_share(counted, after)
         requests = traffic.requests_of(result, workload, dummy_weights=self.model.extra.get("load-format") == "dummy")
         if isinstance(requests, traffic.Incomplete):
             return requests
-        if workload.dataset == "random" and hits is not None and hits > HIT_SHARE_AT_MOST:
+        if workload.dataset.is_random and hits is not None and hits > HIT_SHARE_AT_MOST:
             return traffic.Incomplete(
                 FailureKind.WRONG_OUTPUT,
                 f"{hits:.0%} of the random prompt tokens came from the prefix cache: they were seen before"
@@ -119,9 +121,11 @@ class RunningServer:
         config = self.request.candidate
         assert isinstance(config, ServingConfig)
         found = traffic.metrics(requests, workload, gpus=config.gpus)
-        accepted, drafted = traffic.speculation(result)
+        accepted, drafted = traffic.speculation({**traffic.drafted(counted, after), **result})
         read, readings = self.gauges.between(began_s, ended_s)
-        share = {"prefix_cache_hit_share": hits} if hits is not None else {}
+        share: dict[str, float | None] = {"prefix_cache_hit_share": hits} if hits is not None else {}
+        if workload.dataset.is_trace:
+            share["repeated_prompt_share"] = sending.repeated_share(sending.turns(workload))
         steps = path_proof.worst(paths, path_proof.read(self.server.log.parent / path_proof.FOLDER))
         if steps is not None and steps.share is not None:
             share["specialized_share"] = steps.share
@@ -192,20 +196,16 @@ class RunningServer:
 
     def _traffic(self, workload: ServingWorkload, run: str) -> Mapping[str, Any] | Failed:
         """The benchmark's own result of one run of traffic. run: names it among the start's runs of that workload."""
-        question = traffic.arguments(
-            workload,
-            base_url=self.server.base_url,
-            model=self.model.model,
-            served=self.server.name,
-            seed=traffic.seed(workload, run),
-        )
+        watch = Standstill(self.server.counters, self.deadlines.request_s + _quiet_s(workload))
         try:
             self.bench.ask({}, timeout_s=self.deadlines.request_s)  # its imports are no part of the run
-            watch = Standstill(self.server.counters, self.deadlines.request_s)
-            result: dict[str, Any] = self.bench.ask(
-                {"arguments": question}, timeout_s=self.deadlines.run_s, give_up=watch.sentence
-            )
-            return result
+            question, further = self._question(workload, run)
+            watch.begin()
+            timeout_s = self.deadlines.run_s + (question["replay"]["turns"][-1]["at_s"] if "replay" in question else 0)
+            result: dict[str, Any] = self.bench.ask(question, timeout_s=timeout_s, give_up=watch.sentence)
+            return {**result, **further}
+        except DatasetError as error:
+            return self._failed(f"workload.dataset: {error}", otherwise=FailureKind.INFRASTRUCTURE)
         except AnswerError as error:
             return self._failed(f"the benchmark failed: {error}")
         except HelperDiedError as error:
@@ -213,6 +213,45 @@ class RunningServer:
         except NoAnswerError as error:
             kind = FailureKind.HUNG if watch.standing else FailureKind.INCOMPLETE
             return self._failed(str(error), otherwise=kind)
+
+    def _question(self, workload: ServingWorkload, run: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        """For the benchmark, and what is to be known of its answer beside it. Raises DatasetError."""
+        seed = traffic.seed(workload, run)
+        tokenizer = {"model": self.model.model, "trust_remote_code": self.model.trust_remote_code}
+        if workload.dataset.is_trace:
+            turns = sending.turns(workload)
+            replay = sending.replay_question(
+                turns,
+                base_url=self.server.base_url,
+                served=self.server.name,
+                seed=seed,
+                request_s=self.deadlines.request_s,
+            )
+            return {"replay": replay, **tokenizer}, {"asked_output_lens": [turn.output_tokens for turn in turns]}
+        dataset: list[str] = []
+        further: dict[str, Any] = {}
+        prompts: dict[str, Any] = {}
+        if not workload.dataset.is_random:
+
+            def count(texts: Sequence[str]) -> Sequence[int]:
+                found: list[int] = self.bench.ask(
+                    {"count": list(texts), **tokenizer}, timeout_s=self.deadlines.request_s
+                )
+                return found
+
+            asked = sending.chosen(workload, seed, count)
+            dataset = sending.arguments(f"{workload.key} {run}")
+            prompts = {"prompts": [[one.text, one.output_tokens] for one in asked]}
+            further["asked_output_lens"] = [one.output_tokens for one in asked]
+        arguments = traffic.arguments(
+            workload,
+            base_url=self.server.base_url,
+            model=self.model.model,
+            served=self.server.name,
+            seed=seed,
+            dataset=dataset,
+        )
+        return {"arguments": arguments, **prompts}, further
 
     def _failed(self, sentence: str, *, otherwise: FailureKind = FailureKind.INCOMPLETE) -> Failed:
         if self.stopped():
@@ -231,8 +270,12 @@ class Standstill:
         self._patience_s = patience_s
         self._pause_s = min(15.0, patience_s / 4)
         self._seen: Mapping[str, float] = {}
-        self._moved_s = self._read_s = time.monotonic()
         self.standing = False
+        self.begin()
+
+    def begin(self) -> None:
+        """Count from now."""
+        self._moved_s = self._read_s = time.monotonic()
 
     def sentence(self) -> str:
         """Why to give up; empty while it moves."""
@@ -247,6 +290,11 @@ class Standstill:
             return ""
         self.standing = now_s - self._moved_s >= self._patience_s
         return f"the engine did nothing for {now_s - self._moved_s:.0f} s" if self.standing else ""
+
+
+def _quiet_s(workload: ServingWorkload) -> float:
+    """How long there may well be nothing to do for the engine."""
+    return workload.quiet_s + (20 / workload.request_rate if workload.request_rate is not None else 0.0)
 
 
 def hit_share(before: Mapping[str, float], after: Mapping[str, float]) -> float | None:

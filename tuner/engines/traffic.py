@@ -14,7 +14,9 @@ from typing import Any
 from tuner.core.measurement import FailureKind, Measurement
 from tuner.core.workload import ServingWorkload, Workload
 
-PERCENTILES = (50, 90, 99)
+PERCENTILES = (50, 90, 95, 99)
+SESSION_RATES = (5, 50, 95)
+SESSION_TIMES = (50, 95)
 WARM_UP_TOKENS = 32
 TPOT_LEAST_MS = 0.01  # 100,000 tokens/s for one user: no decoder is that fast, so below it the clock or the stream lies
 
@@ -31,12 +33,16 @@ class Incomplete:
 @dataclass(frozen=True, slots=True)
 class Requests:
     """Each request's times, in order of sending. start_s: on the benchmark's clock.   ttft_s, latency_s: from it.
-    output_tokens: generated."""
+    output_tokens: generated.   input_tokens: sent, where the requests differ.   session: of a trace, its number.
+    late_s: of a trace, how long after its time it was sent."""
 
     start_s: tuple[float, ...]
     ttft_s: tuple[float, ...]
     latency_s: tuple[float, ...]
     output_tokens: tuple[int, ...]
+    input_tokens: tuple[int, ...] = ()
+    session: tuple[int, ...] = ()
+    late_s: tuple[float, ...] = ()
 
     def samples(self) -> dict[str, list[float]]:
         first = min(self.start_s, default=0.0)
@@ -45,6 +51,9 @@ class Requests:
             "ttft_ms": [1000 * value for value in self.ttft_s],
             "latency_ms": [1000 * value for value in self.latency_s],
             "output_tokens": [float(count) for count in self.output_tokens],
+            **({"input_tokens": [float(count) for count in self.input_tokens]} if self.input_tokens else {}),
+            **({"session": [float(number) for number in self.session]} if self.session else {}),
+            **({"late_ms": [1000 * value for value in self.late_s]} if self.late_s else {}),
         }
 
 
@@ -58,6 +67,8 @@ def recomputed(measurement: Measurement, workload: Workload, gpus: int) -> dict[
         tuple(value / 1000 for value in samples["ttft_ms"]),
         tuple(value / 1000 for value in samples["latency_ms"]),
         tuple(int(count) for count in samples["output_tokens"]),
+        tuple(int(count) for count in samples.get("input_tokens", ())),
+        tuple(int(number) for number in samples.get("session", ())),
     )
     found = metrics(requests, workload, gpus=gpus)
     if samples.get("drafts"):
@@ -81,38 +92,31 @@ def warm_up(workload: ServingWorkload) -> ServingWorkload:
     """
     return replace(
         workload,
-        requests=workload.concurrency,
+        requests=workload.concurrency if workload.dataset.is_random else min(workload.concurrency, workload.requests),
         output_tokens=min(WARM_UP_TOKENS, workload.output_tokens),
         request_rate=None,
     )
 
 
-def arguments(workload: ServingWorkload, *, base_url: str, model: str, served: str, seed: int) -> list[str]:
-    """For `vllm bench serve`, without a warm-up of its own."""
+def arguments(
+    workload: ServingWorkload, *, base_url: str, model: str, served: str, seed: int, dataset: Sequence[str] = ()
+) -> list[str]:
+    """For `vllm bench serve`, without a warm-up of its own. dataset: the arguments that name the prompts; random ones
+    where there are none."""
     rate = "inf" if workload.request_rate is None else str(workload.request_rate)
     return [
         *("--backend", "openai", "--base-url", base_url, "--endpoint", "/v1/completions"),
         *("--model", model, "--served-model-name", served, "--tokenizer", model),
-        *_dataset(workload),
+        *(dataset or _random(workload)),
         *("--num-prompts", str(workload.requests), "--max-concurrency", str(workload.concurrency)),
         *("--request-rate", rate, "--seed", str(seed), "--num-warmups", "0"),
         *("--temperature", "0", "--ignore-eos"),
     ]
 
 
-def _dataset(workload: ServingWorkload) -> list[str]:
-    if workload.dataset == "random":
-        lengths = (
-            "--random-input-len",
-            str(workload.prompt_tokens),
-            "--random-output-len",
-            str(workload.output_tokens),
-        )
-        return ["--dataset-name", "random", *lengths]
-    return [
-        *("--dataset-name", "custom", "--dataset-path", workload.dataset),
-        *("--custom-output-len", str(workload.output_tokens), "--skip-chat-template"),
-    ]
+def _random(workload: ServingWorkload) -> list[str]:
+    lengths = ("--random-input-len", str(workload.prompt_tokens), "--random-output-len", str(workload.output_tokens))
+    return ["--dataset-name", "random", *lengths]
 
 
 def requests_of(
@@ -120,7 +124,8 @@ def requests_of(
 ) -> Requests | Incomplete:
     """The requests of a result, or why it must not be believed.
 
-    dummy_weights: a model that may well say nothing but special tokens, which have no text.
+    dummy_weights: a model that may well say nothing but special tokens, which have no text.   result: may hold, beside
+    what the benchmark says, `asked_output_lens`, where the requests differ, and `sessions`.
     """
     errors = [str(error) for error in result.get("errors", []) if error]
     completed, failed = int(result.get("completed") or 0), int(result.get("failed") or 0)
@@ -137,15 +142,15 @@ def requests_of(
         return Incomplete(FailureKind.WRONG_OUTPUT, f"{len(tokens)} requests ended well, all with an empty text")
     # Streams that break off after the first chunk count as completed there. No request may end before its length;
     # where the server does not count its tokens, the benchmark encodes the text again, which may give a few less.
-    if min(tokens) < 0.9 * workload.output_tokens:
+    asked = result.get("asked_output_lens") or [workload.output_tokens] * len(tokens)
+    short = [(given, wanted) for given, wanted in zip(tokens, asked, strict=True) if given < 0.9 * wanted]
+    if short:
+        given, wanted = min(short)
         return Incomplete(
-            FailureKind.WRONG_OUTPUT,
-            f"a request gave {min(tokens)} of {workload.output_tokens} tokens although it may not end",
+            FailureKind.WRONG_OUTPUT, f"a request gave {given} of {wanted} tokens although it may not end"
         )
-    ttft = tuple(float(value) for value in result["ttfts"])
-    gaps = [[float(gap or 0.0) for gap in request] for request in result["itls"]]
-    latency = tuple(first + math.fsum(rest) for first, rest in zip(ttft, gaps, strict=True))
-    found = Requests(tuple(float(value) for value in result["start_times"]), ttft, latency, tokens)
+    found = _times(result, workload, tokens)
+    ttft = found.ttft_s
     impossible = sum(1 for value in ttft if value <= 0) + sum(1 for value in tpot_ms(found) if value < TPOT_LEAST_MS)
     if impossible:
         # One stream that came all at once is a client or a server that was not scheduled meanwhile; many are a server
@@ -158,6 +163,27 @@ def requests_of(
             again=few,
         )
     return found
+
+
+def _times(result: Mapping[str, Any], workload: ServingWorkload, tokens: tuple[int, ...]) -> Requests:
+    """At a given rate a request counts from its arrival: one that waits in the benchmark for a place under the
+    concurrency waits as its user would, and leaving that out would flatter an engine that is too slow."""
+    start = [float(value) for value in result["start_times"]]
+    ttft = [float(value) for value in result["ttfts"]]
+    gaps = [[float(gap or 0.0) for gap in request] for request in result["itls"]]
+    if workload.request_rate is not None and result.get("queue_times"):
+        waits = [max(0.0, float(wait or 0.0)) for wait in result["queue_times"]]
+        start = [at - wait for at, wait in zip(start, waits, strict=True)]
+        ttft = [first + wait if first > 0 else first for first, wait in zip(ttft, waits, strict=True)]
+    return Requests(
+        tuple(start),
+        tuple(ttft),
+        tuple(first + math.fsum(rest) for first, rest in zip(ttft, gaps, strict=True)),
+        tokens,
+        () if workload.dataset.is_random else tuple(int(count) for count in result["input_lens"]),
+        tuple(int(number) for number in result.get("sessions", ())),
+        tuple(float(value) for value in result.get("late_s", ())),
+    )
 
 
 def tpot_ms(requests: Requests) -> list[float]:
@@ -175,19 +201,45 @@ def metrics(requests: Requests, workload: ServingWorkload, *, gpus: int) -> dict
     ends = [start + latency for start, latency in zip(requests.start_s, requests.latency_s, strict=True)]
     seconds = max(ends) - min(requests.start_s)
     output = sum(requests.output_tokens)
-    decode, running = steady(requests, workload.concurrency)
+    given = sum(requests.input_tokens) if requests.input_tokens else len(ends) * workload.prompt_tokens
+    # A trace has no full load: its window is the whole run.
+    decode, running = steady(requests, 1 if workload.dataset.is_trace else workload.concurrency)
     return {
         "decode_tokens_per_s": decode,
         "decode_tokens_per_s_per_gpu": decode / gpus if decode is not None else None,
         "decode_tokens_per_s_per_user": 1000 / statistics.fmean(tpot) if tpot else None,
         "mean_running_requests": running,
         "output_tokens_per_s": output / seconds,
-        "total_tokens_per_s": (output + len(ends) * workload.prompt_tokens) / seconds,
+        "total_tokens_per_s": (output + given) / seconds,
         "requests_per_s": len(ends) / seconds,
         **_summary("ttft", [1000 * value for value in requests.ttft_s]),
         **_summary("tpot", tpot),
         **_summary("e2e", [1000 * value for value in requests.latency_s]),
+        **(per_session(requests) if requests.session else {}),
     }
+
+
+def per_session(requests: Requests) -> dict[str, float | None]:
+    """What each session's user saw, summed up over the sessions; the 5th percentile of a rate is the slow end."""
+    places: dict[int, list[int]] = {}
+    for place, number in enumerate(requests.session):
+        places.setdefault(number, []).append(place)
+    whole, decode, first = [], [], []
+    for mine in places.values():
+        tokens = sum(requests.output_tokens[place] for place in mine)
+        whole.append(tokens / math.fsum(requests.latency_s[place] for place in mine))
+        several = [place for place in mine if requests.output_tokens[place] > 1]
+        decoding_s = math.fsum(requests.latency_s[place] - requests.ttft_s[place] for place in several)
+        if decoding_s > 0:
+            decode.append(sum(requests.output_tokens[place] - 1 for place in several) / decoding_s)
+        first.append(1000 * statistics.fmean(requests.ttft_s[place] for place in mine))
+    found: dict[str, float | None] = {}
+    for name, values in (("session_tokens_per_s", whole), ("session_decode_tokens_per_s", decode)):
+        for share in SESSION_RATES:
+            found[f"{name}_p{share}"] = percentile(values, share)
+    for share in SESSION_TIMES:
+        found[f"session_ttft_p{share}_ms"] = percentile(first, share)
+    return found
 
 
 def steady(requests: Requests, concurrency: int) -> tuple[float | None, float | None]:
@@ -237,14 +289,32 @@ def speculation(result: Mapping[str, Any]) -> tuple[dict[str, float | None], dic
     return {"acceptance_length": 1 + float(accepted) / float(drafts)}, samples
 
 
+def drafted(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
+    """Drafts and accepted tokens in between by the engine's counters, in the benchmark's words; empty without any."""
+    drafts, accepted = "vllm:spec_decode_num_drafts_total", "vllm:spec_decode_num_accepted_tokens_total"
+    if after.get(drafts, 0.0) <= before.get(drafts, 0.0):
+        return {}
+    return {
+        "spec_decode_num_drafts": after[drafts] - before.get(drafts, 0.0),
+        "spec_decode_accepted_tokens": after.get(accepted, 0.0) - before.get(accepted, 0.0),
+    }
+
+
 def _summary(name: str, values: Sequence[float]) -> dict[str, float | None]:
     if not values:
         return {f"{name}_{kind}_ms": None for kind in ("mean", *(f"p{p}" for p in PERCENTILES))}
-    ordered = sorted(values)
-    found: dict[str, float | None] = {f"{name}_mean_ms": statistics.fmean(ordered)}
+    found: dict[str, float | None] = {f"{name}_mean_ms": statistics.fmean(values)}
     for share in PERCENTILES:
-        place = (len(ordered) - 1) * share / 100  # linear between neighbours, as numpy's default
-        low = math.floor(place)
-        high = min(low + 1, len(ordered) - 1)
-        found[f"{name}_p{share}_ms"] = ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+        found[f"{name}_p{share}_ms"] = percentile(values, share)
     return found
+
+
+def percentile(values: Sequence[float], share: float) -> float | None:
+    """Linear between neighbours, as numpy's default; None of nothing. share: 0 to 100."""
+    if not values:
+        return None
+    ordered = sorted(values)
+    place = (len(ordered) - 1) * share / 100
+    low = math.floor(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)

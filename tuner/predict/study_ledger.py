@@ -23,7 +23,11 @@ def study_ledger(file: StudyFile, trials: Sequence[Trial]) -> Ledger | None:
     """
     if file.model != MODEL or file.hardware.gpu != GPU:
         return None
-    workloads = {workload.key: workload for workload in file.workloads if isinstance(workload, ServingWorkload)}
+    workloads = {
+        workload.key: workload
+        for workload in file.workloads
+        if isinstance(workload, ServingWorkload) and workload.dataset.is_random
+    }
     pairs = [
         pair
         for trial in trials

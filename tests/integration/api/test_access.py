@@ -11,6 +11,7 @@ from tests.integration.api.test_studies import problem_of
 from tuner.app.errors import WrongInputError
 from tuner.app.serve import Address, refuse_open_doors
 from tuner.core.access import Scope
+from tuner.core.datasets import Facts
 from tuner.core.study_file import StudyFileError, parse
 
 
@@ -140,6 +141,7 @@ def test_no_answer_and_no_table_holds_a_secret(service: Service) -> None:
     raw.close()
 
 
+PROMPTS = {"input_tokens": 512, "output_tokens": 64}
 VLLM = {**SMALL, "evaluator": "vllm", "engine": {"version": "0.33.0"}}
 
 
@@ -165,7 +167,9 @@ VLLM = {**SMALL, "evaluator": "vllm", "engine": {"version": "0.33.0"}}
         ({"model": "a/b/c"}, "model"),
         ({"model": "https://evil.example/model"}, "model"),
         ({"evaluator": "recorded", "recording": "/etc/passwd"}, "recording"),
-        ({"workload": {**SMALL["workload"], "dataset": "/etc/passwd"}}, "workload.dataset"),
+        ({"workload": {**PROMPTS, "dataset": "/etc/passwd"}}, "workload.dataset"),
+        ({"workload": {**PROMPTS, "dataset": {"sharegpt": "../chats.json"}}}, "workload.dataset"),
+        ({"workload": {"dataset": {"trace": "/etc/passwd"}}}, "workload.dataset"),
         ({"space": {"knobs": {"tool_parser_plugin": ["/x.py"]}}}, "space.knobs.tool_parser_plugin"),
         ({"knobs": {"hf_config_path": ["x"]}}, "knobs.hf_config_path"),
         ({"candidates": [{"options.download_dir": "x"}]}, "candidates.0.options.download_dir"),
@@ -193,6 +197,54 @@ def test_paths_are_those_within_the_roots_wherever_links_and_dots_lead(tmp_path:
         file = parse({**VLLM, "engine": {"draft_models": {"dspark": f"{roots}/{path}"}}})
         with pytest.raises(StudyFileError, match=r"dspark: a path must be absolute and lie in"):
             policy.check(file)
+
+
+def test_a_data_set_in_the_services_folder_is_read_when_it_is_sent(serves: Serves, tmp_path: Path) -> None:
+    """And one that is not there, or that a wrong line spoils, is the sender's mistake; what the sender claims of the
+    file is not believed."""
+    roots = tmp_path / "data"
+    roots.mkdir()
+    (roots / "prompts.jsonl").write_text('{"prompt": "a"}\n' * 40)
+    (roots / "spoilt.jsonl").write_text('{"prompt": "a"}\n{"text": "secret"}\n')
+    (tmp_path / "outside.jsonl").write_text('{"prompt": "a"}\n' * 40)
+    (roots / "link.jsonl").symlink_to(tmp_path / "outside.jsonl")
+    here = serves(policy=Policy(roots=(roots,)))
+
+    def send(path: str, **claims: Any) -> Any:
+        workload = {**PROMPTS, "dataset": {"prompts": path, **claims}}
+        return here.client.post("/v1/studies", json={**VLLM, "workload": workload})
+
+    for name, words in (
+        ("nowhere.jsonl", "no such file"),
+        ("spoilt.jsonl", "line 2: prompt is missing"),
+        ("link.jsonl", "a path must be absolute and lie in"),
+    ):
+        (error,) = problem_of(send(str(roots / name)), 422)["errors"]
+        assert error["key"] == "workload.dataset"
+        assert words in error["message"]
+        assert "secret" not in str(error)
+    problem_of(send("data/prompts.jsonl"), 422)
+    assert send(str(roots / "prompts.jsonl"), facts={"requests": 10**6}).status_code == 202
+    (study,) = here.ports.studies.find()
+    assert study.file.workload is not None
+    assert study.file.workload.dataset is not None
+    assert study.file.workload.dataset.facts == Facts(requests=40)
+
+
+@pytest.mark.parametrize(
+    ("quality", "sentence"),
+    [
+        ({"tasks_python": "/tmp/python"}, "quality.tasks_python: this service chooses the interpreter"),
+        ({"tasks_folder": "/srv/data"}, "quality.tasks_folder: task files can run code of their own"),
+    ],
+)
+def test_a_study_from_outside_cannot_bring_code_by_way_of_its_tasks(quality: dict[str, str], sentence: str) -> None:
+    with pytest.raises(StudyFileError, match=sentence):
+        Policy(roots=(Path("/srv/data"),)).check(parse({**VLLM, "quality": {"tasks": ["gsm8k"], **quality}}))
+    with pytest.raises(StudyFileError, match=r"quality\.tasks\.0"):
+        parse({**VLLM, "quality": {"tasks": ["/srv/data/evil.yaml"]}})
+    Policy().check(parse({**VLLM, "quality": {"tasks": ["gsm8k"]}}))
+    Policy(interpreters=("/tmp/python",)).check(parse({**VLLM, "quality": {"tasks_python": "/tmp/python"}}))
 
 
 def test_an_administrators_settings_open_what_is_closed() -> None:

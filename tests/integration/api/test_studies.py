@@ -111,6 +111,12 @@ def test_what_is_wrong_with_a_file_is_said_key_by_key(service: Service) -> None:
     assert "did you mean 'objective'?" in str(found["errors"])
 
 
+@pytest.mark.parametrize("media_type", ["application/json", "application/yaml"])
+def test_a_body_that_is_nested_too_deeply_is_said_in_a_readers_words(service: Service, media_type: str) -> None:
+    sent = service.client.post("/v1/studies", content=b"[" * 100_000, headers={"Content-Type": media_type})
+    assert problem_of(sent, 400)["detail"] == "the body is nested too deeply"
+
+
 @pytest.mark.parametrize(
     ("content_type", "body", "status"),
     [

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.contract.nouns import a_start
 from tests.fakes import FakeClock, MemoryStudies
 from tests.integration.api.conftest import SMALL
 from tuner.app.errors import WrongInputError
@@ -132,3 +133,18 @@ def test_a_study_whose_worker_died_before_it_could_cancel_is_cancelled_by_the_ne
     kinds = [event.kind for event in studies.events(study.id)]
     assert kinds == ["engines_gone", "study_cancelled"]
     assert studies.trials(study.id) == []
+
+
+def test_engines_left_on_another_host_are_not_said_to_be_gone(studies: MemoryStudies) -> None:
+    """Their worker may only be paused; nobody here can look, so the study does not end as cancelled."""
+    study = opened(studies, "study")
+    lease = studies.claim("paused", ttl_s=-1, study_id=study.id)
+    assert lease is not None
+    studies.set_state(lease, StudyState.RUNNING)
+    there = a_start(None, process=Process(pid=7, started_s=1.0, host="elsewhere"))
+    studies.open_start(lease, there)
+    studies.request_cancel(study.id)
+    run(studies, failing(ValueError(), 0), ended(studies, study))
+    assert studies.get(study.id).state is StudyState.FAILED
+    assert "only elsewhere can tell whether engines left there live" in studies.get(study.id).reason
+    assert "engines_gone" not in [event.kind for event in studies.events(study.id)]

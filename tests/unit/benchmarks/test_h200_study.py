@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.h200_decide import decided, goals, read_environment, tuned_table
 from benchmarks.h200_plan import choose, document_of, static_tiles
-from benchmarks.h200_timing import Log, finalists, how_many, read_lines
+from benchmarks.h200_timing import Log, afforded, finalists, read_lines
 from search_spaces.gemm import LibraryGemm, SkinnyTile
 from tuner.core.workload import GemmProblem
 
@@ -53,22 +53,23 @@ def test_vllms_own_tile_is_always_among_those_that_are_timed() -> None:
 
 
 def test_finalists_are_the_fastest_that_look_faster_and_the_baseline_is_vllms_tile() -> None:
-    assert finalists(row(STOCK, {CUBLAS: 20.0, STOCK: 10.0, FAST: 9.0, SLOW: 9.99})) == [STOCK, FAST]
-    assert finalists(row(CUBLAS, {CUBLAS: 9.5, FAST: 9.0, SLOW: 9.2})) == [CUBLAS, FAST, SLOW]
+    assert finalists(row(STOCK, {CUBLAS: 20.0, STOCK: 10.0, FAST: 9.0, SLOW: 9.99}), 3) == [STOCK, FAST]
+    assert finalists(row(CUBLAS, {CUBLAS: 9.5, FAST: 9.0, SLOW: 9.2}), 3) == [CUBLAS, FAST, SLOW]
+    assert finalists(row(CUBLAS, {CUBLAS: 9.5, FAST: 9.0, SLOW: 9.2}), 1) == [CUBLAS, FAST]
 
 
 def test_nothing_is_confirmed_where_the_baseline_failed_or_nothing_looks_faster() -> None:
-    assert finalists(row(STOCK, {CUBLAS: 20.0, STOCK: "crashed", FAST: 9.0})) == []
-    assert finalists(row(STOCK, {STOCK: 10.0, FAST: 10.0})) == []
+    assert finalists(row(STOCK, {CUBLAS: 20.0, STOCK: "crashed", FAST: 9.0}), 3) == []
+    assert finalists(row(STOCK, {STOCK: 10.0, FAST: 10.0}), 3) == []
 
 
-def test_the_number_of_passes_follows_the_time_and_is_never_below_what_can_show_anything(tmp_path: Path) -> None:
-    log = Log(tmp_path / "raw.jsonl")
-    log.add(row(STOCK, {STOCK: 10.0, FAST: 9.0}))  # half a second a timing
-    contests = [(log.lines[0], [STOCK, FAST])]
-    assert how_many(contests, log, 1.0) == 6
-    assert how_many(contests, log, 21.0 * 8.5) == 8
-    assert how_many(contests, log, 9999.0) == 10
+def test_finalists_and_passes_follow_the_time_and_are_never_fewer_than_can_show_anything() -> None:
+    searched = [row(STOCK, {STOCK: 10.0, FAST: 9.0, SLOW: 9.5})]  # a third of a second a timing
+    each_pass_s = 8.0 + 3 / 3
+    assert afforded(searched, 1.0) == (1, 5)
+    assert afforded(searched, 6 * (8.0 + 2 / 3)) == (1, 6)
+    assert afforded(searched, 6 * each_pass_s) == (3, 6)
+    assert afforded(searched, 9999.0) == (3, 8)
 
 
 def test_what_was_cut_off_in_the_middle_of_a_line_is_left_out(tmp_path: Path) -> None:
@@ -104,7 +105,7 @@ def test_a_tile_that_was_lucky_in_the_search_changes_nothing() -> None:
 
 def test_fewer_passes_than_needed_show_nothing() -> None:
     searched = row(STOCK, {STOCK: 10.0, FAST: 8.0})
-    (found,) = decided([searched, *passes(searched, [{STOCK: 10.0, FAST: 8.0}] * 5)])
+    (found,) = decided([searched, *passes(searched, [{STOCK: 10.0, FAST: 8.0}] * 4)])
     assert found["tile"] is None
 
 

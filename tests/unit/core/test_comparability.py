@@ -17,7 +17,7 @@ from tuner.core.comparability import (
     fingerprint_differences,
     require_comparable,
 )
-from tuner.core.workload import GemmProblem, ServingWorkload
+from tuner.core.workload import Dataset, GemmProblem, ServingWorkload
 
 CURVE = Acceptance(curve="kimi-k3-dspark-coding")
 FIXED = Acceptance(fixed_length=4.0)
@@ -67,14 +67,19 @@ def test_each_difference_is_named(change: dict[str, Any], words: str) -> None:
         require_comparable(conditions(), conditions(**change))
 
 
+CHATS = Dataset(kind="sharegpt", sha256="abcdef", path="/data/chats.json")
+
+
 def test_a_workload_that_differs_is_named_by_what_differs() -> None:
     a = conditions()
     assert isinstance(a.workload, ServingWorkload)
-    other = replace(a, workload=replace(a.workload, concurrency=8, dataset="sharegpt.json"))
+    other = replace(a, workload=replace(a.workload, concurrency=8, dataset=CHATS))
     assert differences(a, other) == [
         "workload concurrency: 1 and 8",
-        "workload dataset: random and sharegpt.json",
+        "workload dataset: random tokens and sharegpt chats.json (abcdef)",
     ]
+    moved = replace(other, workload=replace(other.workload, dataset=replace(CHATS, path="/elsewhere/chats.json")))
+    assert differences(other, moved) == []
 
 
 def test_two_kernel_problems_differ_by_their_sizes_and_not_by_their_names() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from search_spaces.candidate import candidate_key
 from search_spaces.serving import ServingConfig
 from tuner.core.ports import Belief
-from tuner.core.search import Search
+from tuner.core.search import Search, sampler
 
 
 def candidates(seqs: int = 8, drafts: int = 6, batches: int = 4) -> list[ServingConfig]:
@@ -112,7 +112,10 @@ def test_good_beliefs_find_the_best_in_a_handful_of_trials() -> None:
     assert best_found(Search(candidates=some, trials=30, seed=2, beliefs=beliefs), 5) == pytest.approx(0.0)
 
 
-def test_a_miss_of_the_limits_counts_against_a_candidate_and_no_number_is_learnt_from_failures() -> None:
+def test_a_miss_of_the_limits_counts_against_a_candidate_and_no_number_is_learnt_from_failures(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tuner.core.search.is_compared", lambda: False)  # Optuna's own sampler keeps what it is told
     some = candidates(3, 3, 2)
     search = Search(candidates=some, trials=10, seed=0)
     search.tell(candidate_key(some[0]), None)
@@ -121,6 +124,24 @@ def test_a_miss_of_the_limits_counts_against_a_candidate_and_no_number_is_learnt
     assert len(told) == 1
     assert told[0].constraints == {"limits": 0.2}
     assert search.left == len(some) - 2
+
+
+def test_the_search_asks_the_same_with_its_own_sampler_as_with_optunas(monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked() -> list[str]:
+        search, keys = Search(candidates=candidates(), trials=60, seed=3), []
+        for number in range(50):
+            choice = search.ask()
+            assert choice is not None
+            keys.append(candidate_key(choice.candidate))
+            value = None if number % 7 == 0 else log_speed(choice.candidate)
+            search.tell(keys[-1], value, worst_margin=0.1 if number % 3 else -0.1)
+        assert search.sampler_name == type(sampler(60, 3)).__name__
+        return keys
+
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)  # no torch, so TPE
+    ours = asked()
+    monkeypatch.setattr("tuner.core.search.is_compared", lambda: False)
+    assert asked() == ours
 
 
 def test_options_that_follow_from_others_are_no_axis() -> None:

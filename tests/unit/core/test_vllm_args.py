@@ -152,6 +152,15 @@ def test_the_overlay_holds_the_whole_speculative_mapping() -> None:
     }
 
 
+def test_a_made_up_cache_is_the_benchmarks_own_and_no_part_of_the_export() -> None:
+    connector = {"kv-transfer-config": {"kv_connector": "DecodeBenchConnector", "kv_role": "kv_both"}}
+    assert benchmark_overlay(ServingConfig(), workload(synthetic_kv=True)) == connector
+    both = benchmark_overlay(SPECIALIZED, workload(synthetic_kv=True, acceptance=Acceptance(fixed_length=3.0)))
+    assert both.keys() == {"kv-transfer-config", "speculative-config"}
+    assert "kv-transfer-config" not in engine_options(SPECIALIZED, K3)
+    assert to_cli(connector)[0] == "--kv-transfer-config"
+
+
 def test_the_overlay_is_empty_for_real_acceptance_and_without_drafts() -> None:
     assert benchmark_overlay(SPECIALIZED, workload()) == {}
     assert benchmark_overlay(ServingConfig(), workload(acceptance=Acceptance(fixed_length=6.0))) == {}

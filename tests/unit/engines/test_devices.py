@@ -5,10 +5,12 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tuner.core.metrics import METRICS
 from tuner.engines import devices, gauges, hardware
 from tuner.engines.devices import NONE, Devices, Held, NoDeviceError
 from tuner.engines.process import Guarded
@@ -168,22 +170,29 @@ case "$*" in
   *index,memory.used*) printf '0, 4\\n1, 130211\\n' ;;
   *index,clocks.sm*)
     for i in 1 2 3 4 5 6; do
-      printf '1, 1980, 0x0000000000000004, 512.30, 130211\\n'; printf '1, 1500, 0x0000000000000040, [N/A], 130300\\n'
-      printf '1, 1500, 0x0000000000000040, 690.10, 130300\\n'; sleep 0.1
+      printf '1, 1980, 130211, 0x0000000000000000, 512.30, 61\\n'
+      printf '1, 1500, 130300, 0x0000000000000044, [N/A], 88\\n'
+      printf '1, 1500, 130300, 0x0000000000000040, 690.10, [N/A]\\n'; sleep 0.1
     done; sleep 60 ;;
+  *--query-gpu=clocks_throttle_reasons.active*) echo 0x1 ;;
   *) exit 6 ;;
 esac
 """
 
 
 @pytest.fixture
-def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Of before 535: it knows only the older name of the reasons."""
     folder = tmp_path / "bin"
     folder.mkdir()
     (folder / "nvidia-smi").write_text(DRIVER)
     (folder / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     hardware.device.cache_clear()
+    gauges._columns.cache_clear()
+    yield
+    hardware.device.cache_clear()
+    gauges._columns.cache_clear()
 
 
 @pytest.mark.usefixtures("driver")
@@ -199,11 +208,28 @@ def test_clocks_throttling_and_memory_of_a_run_are_those_of_its_span() -> None:
     until = time.monotonic()
     metrics, samples = watching.between(since, until)
     watching.stop()
-    assert metrics == {"memory_bytes": 130_300 * 2**20}
+    assert metrics["memory_bytes"] == 130_300 * 2**20
+    assert metrics["gpu_clock_mean_mhz"] == pytest.approx(1660)
+    assert metrics["gpu_clock_min_mhz"] == 1500
+    assert metrics["gpu_throttled_share"] == pytest.approx(2 / 3)
+    assert metrics["gpu_power_mean_w"] == pytest.approx(601.2)
+    assert metrics["gpu_temperature_max_c"] == 88
+    assert set(metrics) <= set(METRICS)
     assert set(samples["gpu_clock_mhz"]) == {1980.0, 1500.0}
-    assert samples["gpu_throttle_reasons"] == [float(0x44)]
+    assert set(samples["gpu_throttle_reasons"]) == {0.0, float(0x44), float(0x40)}
     assert max(samples["gpu_power_w"]) == 690.1
+    assert set(samples["gpu_temperature_c"]) == {61.0, 88.0}
     assert watching.between(until, until + 1) == ({}, {})
+
+
+def test_what_a_driver_does_not_tell_is_missing_and_the_rest_is_read() -> None:
+    """Parts of a GPU have no power and no reasons of their own."""
+    read = gauges.parse("0, 1980, 512, [N/A], [Not Supported], [N/A]", 7.0)
+    assert read is not None
+    assert (read.at_s, read.clock_mhz, read.memory_mib) == (7.0, 1980, 512)
+    assert (read.throttle, read.power_w, read.temperature_c) == (None, None, None)
+    for line in ("", "0, [N/A], 512, 0x0, 1, 2", "Unable to determine the device handle", "0, 1980, 512, 0x0, 1"):
+        assert gauges.parse(line, 7.0) is None
 
 
 def test_without_a_gpu_nothing_is_watched() -> None:

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tuner.core.measurement import FailureKind
-from tuner.core.workload import ServingWorkload
+from tuner.core.metrics import METRICS
+from tuner.core.workload import Dataset, ServingWorkload
 from tuner.engines import traffic
 from tuner.engines.running import hit_share
 from tuner.engines.server import parse_counters
@@ -154,9 +155,71 @@ def test_a_stream_that_came_all_at_once_is_the_machines_doing_and_is_asked_for_a
 
 
 def test_a_stream_that_breaks_off_is_no_output_whatever_the_dataset() -> None:
-    found = traffic.requests_of(result(output_lens=[5, 5, 5, 1]), workload(dataset="prompts.jsonl"))
+    found = traffic.requests_of(result(output_lens=[5, 5, 5, 1]), workload(dataset=Dataset(kind="prompts")))
     assert isinstance(found, traffic.Incomplete)
     assert found.kind is FailureKind.WRONG_OUTPUT
+
+
+def test_at_a_given_rate_a_request_counts_from_its_arrival() -> None:
+    """Two places for four requests that came at once: the last two waited 1.4 s in the client, and their users with
+    them. Leaving that out would flatter an engine that is too slow."""
+    waited = result(queue_times=[0.0, 0.0, 1.4, 1.4])
+    open_loop = traffic.requests_of(waited, workload(request_rate=100.0))
+    assert isinstance(open_loop, traffic.Requests)
+    assert open_loop.start_s == pytest.approx((10.0,) * 4)
+    assert open_loop.ttft_s == pytest.approx((1.0, 1.0, 2.4, 2.4))
+    assert traffic.tpot_ms(open_loop) == pytest.approx([100.0] * 4)
+    closed = traffic.requests_of(waited, workload())
+    assert isinstance(closed, traffic.Requests)
+    assert closed.ttft_s == (1.0,) * 4
+
+
+TRACE = Dataset(kind="trace", sha256="ab" * 32)
+
+
+def test_what_each_user_of_a_trace_saw_can_be_done_by_hand() -> None:
+    """Two sessions of two requests: one has 10 tokens a second and answers at once, the other half of both."""
+    told = result(
+        sessions=[0, 1, 0, 1],
+        input_lens=[8, 8, 16, 16],
+        start_times=[0.0, 0.0, 9.0, 9.0],
+        ttfts=[0.1, 1.0, 0.1, 1.0],
+        itls=[[0.1] * 4, [0.2] * 4] * 2,
+    )
+    found = traffic.requests_of(told, workload(dataset=TRACE))
+    assert isinstance(found, traffic.Requests)
+    metrics = traffic.metrics(found, workload(dataset=TRACE), gpus=1)
+    assert metrics["session_decode_tokens_per_s_p50"] == pytest.approx(7.5)
+    assert metrics["session_decode_tokens_per_s_p5"] == pytest.approx(5 + 0.05 * 5)
+    assert metrics["session_decode_tokens_per_s_p95"] == pytest.approx(5 + 0.95 * 5)
+    assert metrics["session_tokens_per_s_p50"] == pytest.approx((5 / 0.5 + 5 / 1.8) / 2)
+    assert metrics["session_ttft_p50_ms"] == pytest.approx(550)
+    assert metrics["session_ttft_p95_ms"] == pytest.approx(100 + 0.95 * 900)
+    assert metrics["total_tokens_per_s"] == pytest.approx((20 + 48) / (9 + 1.8))
+    # No load is ever full: the window is the whole run, its pauses left out.
+    assert metrics["decode_tokens_per_s"] == pytest.approx(16 / (2 * (0.4 + 0.8)))
+    assert set(metrics) <= set(METRICS)
+
+
+def test_a_metric_by_session_is_that_of_a_trace_alone() -> None:
+    assert not [name for name in traffic.metrics(requests(), workload(), gpus=1) if name.startswith("session_")]
+
+
+def test_each_request_of_a_file_has_its_own_length_to_keep() -> None:
+    data = workload(dataset=Dataset(kind="prompts"), output_tokens=50)
+    lengths = {"input_lens": [3] * 4, "asked_output_lens": [5, 5, 5, 5]}
+    assert isinstance(traffic.requests_of(result(**lengths), data), traffic.Requests)
+    short = traffic.requests_of(result(**{**lengths, "asked_output_lens": [5, 5, 30, 5]}), data)
+    assert isinstance(short, traffic.Incomplete)
+    assert short.sentence == "a request gave 5 of 30 tokens although it may not end"
+
+
+def test_drafts_are_counted_by_the_engine_where_the_benchmark_does_not() -> None:
+    drafts, accepted = "vllm:spec_decode_num_drafts_total", "vllm:spec_decode_num_accepted_tokens_total"
+    counted = traffic.drafted({drafts: 10.0, accepted: 9.0}, {drafts: 30.0, accepted: 39.0})
+    assert traffic.speculation(counted)[0] == {"acceptance_length": 2.5}
+    assert traffic.drafted({drafts: 10.0}, {drafts: 10.0}) == {}
+    assert traffic.drafted({}, {}) == {}
 
 
 @given(

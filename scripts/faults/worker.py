@@ -1,13 +1,14 @@
-"""A worker for `faults_service.py`: real leases, tables and processes, predicted numbers.
+"""A worker for the faults: real leases, tables and processes, predicted numbers.
 
 Each start is a process under the same guard as an engine's, with a log, so that what a fault leaves behind can be seen.
-Leases last 2 s here, not 20, so that twenty takeovers take minutes.
+Its studies are written down where they begin and end here, in FOLDER/held.jsonl, which no lease has a part in.
 
-    TUNER_DB=URL FAULTS_MARK=NAME python scripts/faults_worker.py FOLDER [--full-logs EVERY]
+    TUNER_DB=URL python -m scripts.faults.worker FOLDER [--lease-s 2] [--no-engines] [--full-logs EVERY] [--gpus COUNT]
 """
 
 import argparse
 import contextlib
+import json
 import logging
 import os
 import sys
@@ -15,32 +16,40 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from scripts.faults import engine as stand_in
 from tuner.app import worker
 from tuner.app.clock import SystemClock
 from tuner.core import starts
 from tuner.core.loop import Parts, Progress
 from tuner.core.measurement import FailureKind, Fingerprint, Measurement, Process, Purpose
-from tuner.core.ports import Generated, Running, Scored, StartRequest, Studies
+from tuner.core.ports import Evaluator, Generated, Running, Scored, StartRequest, Studies
 from tuner.core.study_file import StudyFile
 from tuner.core.trial import Failed
 from tuner.core.workload import Workload
+from tuner.engines.devices import Devices, NoDeviceError
 from tuner.engines.process import Guarded, reap
 from tuner.predict.evaluator import PredictedEvaluator
 
-LEASE_S = 2.0
 MEASURING_S = 0.05
-ENGINE = "echo ready; exec sleep 3600"
+STOPPING_S = 0.1
+READY_S = 20.0
 
 
 class ProcessEvaluator:
-    """The predicted evaluator, with a process for each start. full_logs: every so many-th log is on a full disk."""
+    """The predicted evaluator, with a process for each start, and GPUs that only exist as locks.
 
-    def __init__(self, file: StudyFile, folder: Path, full_logs: int) -> None:
+    full_logs: every so many-th log is on a full disk.   gpus: of this host; 0 for none."""
+
+    def __init__(self, file: StudyFile, folder: Path, *, full_logs: int, gpus: int) -> None:
         self._predicted = PredictedEvaluator(file)
         self.origin = self._predicted.origin
         self._folder = folder
         self._full_logs = full_logs
+        self._devices = Devices(
+            visible=None, patience_s=120, usage=lambda: dict.fromkeys(range(gpus), 0), folder=folder
+        )
         self._started = 0
+        self._closed = False
         self._living: set[Guarded] = set()
 
     def fingerprint(self, gpus: int) -> Fingerprint:
@@ -54,19 +63,42 @@ class ProcessEvaluator:
         log = self._folder / f"{request.start_id}.log"
         if self._full_logs and self._started % self._full_logs == 0:
             log.symlink_to("/dev/full")  # every write to it fails with "No space left on device"
-        engine = Guarded(["sh", "-c", ENGINE], environment=os.environ, cwd=self._folder, log=log, grace_s=1.0)
-        self._living.add(engine)
-        started(engine.process, engine.command, str(log))
         try:
+            held = self._devices.hold(getattr(request.candidate, "gpus", 1), stopped=lambda: self._closed)
+        except NoDeviceError as error:
+            yield Failed(kind=FailureKind.INFRASTRUCTURE, sentence=str(error))
+            return
+        engine = Guarded(
+            [sys.executable, "-I", "-S", stand_in.__file__, "faults-engine", str(self._folder), str(STOPPING_S)],
+            environment={**os.environ, **held.variables},
+            cwd=self._folder,
+            log=log,
+            grace_s=1.0,
+            locks=held.locks,
+        )
+        self._living.add(engine)
+        try:
+            started(engine.process, engine.command, str(log))
+            _await_ready(engine)
             with self._predicted.start(request, started=lambda *_: None) as running:
                 yield running if isinstance(running, Failed) else _Run(running, engine)
         finally:
             engine.stop()
+            self._devices.give_back(held)
             self._living.discard(engine)
 
     def close(self) -> None:
+        self._closed = True
         for engine in list(self._living):
             engine.stop()
+
+
+def _await_ready(engine: Guarded) -> None:
+    deadline = time.monotonic() + READY_S
+    while not engine.log.is_symlink() and "ready" not in engine.log.read_text():
+        if engine.exit_code is not None or time.monotonic() > deadline:
+            return
+        time.sleep(0.02)
 
 
 class _Run:
@@ -100,6 +132,22 @@ class _Run:
         return self._running.score(outputs)
 
 
+@contextlib.contextmanager
+def written_down(folder: Path, study: str) -> Iterator[None]:
+    """One write each, which another process's cannot fall into."""
+
+    def write(what: str) -> None:
+        line = {"at_s": time.monotonic(), "study": study, "worker": os.getpid(), "what": what}
+        with (folder / "held.jsonl").open("a", encoding="utf-8") as journal:
+            journal.write(json.dumps(line) + "\n")
+
+    write("begin")
+    try:
+        yield
+    finally:
+        write("end")
+
+
 def main() -> None:
     from db.engine import open_database
     from db.errors import DatabaseError
@@ -107,19 +155,24 @@ def main() -> None:
 
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--lease-s", type=float, default=2.0, help="the product's is 20; twenty takeovers take minutes")
+    parser.add_argument("--no-engines", action="store_true")
     parser.add_argument("--full-logs", type=int, default=0)
+    parser.add_argument("--gpus", type=int, default=0)
     asked = parser.parse_args()
     logging.basicConfig(level=logging.INFO, stream=sys.stderr)
-    starts.LEASE_S = LEASE_S
-    vars(worker)["LEASE_S"] = LEASE_S
+    starts.LEASE_S = asked.lease_s
+    vars(worker)["LEASE_S"] = asked.lease_s
 
     @contextlib.contextmanager
     def parts(file: StudyFile, studies: Studies, progress: Progress) -> Iterator[Parts]:
-        evaluator = ProcessEvaluator(file, asked.folder, asked.full_logs)
-        try:
+        evaluator: Evaluator
+        if asked.no_engines:
+            evaluator = PredictedEvaluator(file)
+        else:
+            evaluator = ProcessEvaluator(file, asked.folder, full_logs=asked.full_logs, gpus=asked.gpus)
+        with written_down(asked.folder, file.name), contextlib.closing(evaluator):
             yield Parts(studies=studies, evaluator=evaluator, clock=SystemClock(), reap=reap, progress=progress)
-        finally:
-            evaluator.close()
 
     with worker.stopped_by_signals() as asked_to_stop:
         engine = open_database(os.environ["TUNER_DB"])

@@ -1,0 +1,198 @@
+"""The pages: each reads what REST reads and renders a template. Errors are pages too."""
+
+from http import HTTPStatus
+from importlib.resources import files
+from typing import Annotated, Any
+from urllib.parse import urlencode
+
+import jinja2
+from fastapi import APIRouter, Form, Query, Request
+from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+
+from api.auth import PortsOf, UnauthorizedError
+from api.reading import LOG_BYTES as WHOLE_LOG_BYTES
+from api.routes import Gpus, Number, ReadingOf, StudyPath, get_config
+from api.ui import views
+from api.ui.visitors import COOKIE, Changing, Looking
+from tuner.core.access import digest_of
+from tuner.core.apart import apart
+from tuner.core.decision import DecisionKind
+from tuner.core.export import Format
+from tuner.core.study import Study, StudyState
+from tuner.core.submitting import cancel
+
+ROWS = 50
+LOG_BYTES = 16_384
+SECURITY = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; "
+    "base-uri 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+router = APIRouter(include_in_schema=False)
+
+_TEMPLATES = jinja2.Environment(
+    loader=jinja2.PackageLoader("api.ui"), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True,
+    lstrip_blocks=True,
+)  # fmt: skip
+_TEMPLATES.globals.update(
+    decisions=views.DECISIONS, origins=views.ORIGINS, states=views.STATES, words=views.words, number=views.number,
+    percent=views.percent, unit=views.unit, moment=views.moment,
+)  # fmt: skip
+
+
+def page(name: str, status: int = 200, **values: Any) -> HTMLResponse:
+    return HTMLResponse(_TEMPLATES.get_template(f"{name}.html").render(values), status_code=status, headers=SECURITY)
+
+
+def error_page(status: int, detail: str) -> HTMLResponse:
+    return page("error", status, title=HTTPStatus(status).phrase, detail=detail)
+
+
+@router.get("/")
+def root() -> RedirectResponse:
+    return RedirectResponse("/ui/")
+
+
+@router.get("/ui/style.css")
+def style() -> Response:
+    text = files("api.ui").joinpath("static/style.css").read_text(encoding="utf-8")
+    return Response(text, media_type="text/css", headers={"Cache-Control": "max-age=300"})
+
+
+@router.get("/ui/")
+def studies(
+    reading: ReadingOf,
+    actor: Looking,
+    state: StudyState | None = None,
+    text: Annotated[str, Query(max_length=200)] = "",
+    cursor: Annotated[str | None, Query(pattern=r"^[0-9A-Za-z_-]{1,64}$")] = None,
+) -> HTMLResponse:
+    found = reading.studies(state=state, text=text, limit=ROWS, cursor=cursor)
+    asked = {"text": text, **({"state": state.value} if state else {})}
+    following = urlencode({**asked, "cursor": found.next}) if found.next else ""
+    return page(
+        "studies", actor=actor, studies=found.studies, following=following, state=state, text=text,
+        all_states=list(StudyState), live=any(not s.state.ended for s in found.studies),
+    )  # fmt: skip
+
+
+@router.get("/ui/studies/{study_id}")
+def study(
+    reading: ReadingOf,
+    ports: PortsOf,
+    actor: Looking,
+    study_id: StudyPath,
+    cursor: Annotated[int, Query(ge=-1, le=2**31 - 1)] = -1,
+) -> HTMLResponse:
+    document = reading.study(study_id)
+    study = ports.studies.get(study_id)
+    confirmed = {c.gpus: c for c in ports.studies.confirmations(study_id)}
+    plots = {
+        gpus: [
+            (
+                comparison,
+                views.pairs(comparison.ratios, comparison.lower, comparison.upper, study.file.confirm.min_gain),
+            )
+            for comparison in c.decision.comparisons
+        ]
+        for gpus, c in confirmed.items()
+        if c.decision is not None
+    }
+    return page(
+        "study", actor=actor, study=document, comparison=reading.comparison(study_id),
+        trials=reading.trials(study_id, limit=ROWS, cursor=cursor), cursor=cursor, plots=plots,
+        checks={gpus: views.checks(c.quality) for gpus, c in confirmed.items()},
+        why_not={c.gpus: why_no_export(c.decision.kind if c.decision else None) for c in document.contests},
+        objective=study.file.objective.metric, spent=spent(ports, study), live=not document.state.ended,
+    )  # fmt: skip
+
+
+def why_no_export(kind: DecisionKind | None) -> str:
+    """Empty where the decision has something to export."""
+    if kind in (DecisionKind.VALIDATED, DecisionKind.NO_VALIDATED_IMPROVEMENT):
+        return ""
+    return "nothing is decided yet" if kind is None else "nothing measured and confirmed"
+
+
+def spent(ports: PortsOf, study: Study) -> dict[str, float]:
+    """Seconds that engines were held, by purpose, and those of traffic."""
+    found: dict[str, float] = {}
+    for start in ports.studies.starts(study.id):
+        found[start.purpose] = found.get(start.purpose, 0.0) + (start.held_s or 0.0)
+    return {name: seconds for name, seconds in found.items() if seconds}
+
+
+@router.get("/ui/studies/{study_id}/trials/{number}")
+def trial(reading: ReadingOf, actor: Looking, study_id: StudyPath, number: Number) -> HTMLResponse:
+    found = reading.trial(study_id, number)
+    log = reading.log_tail(study_id, number, last_bytes=LOG_BYTES)
+    return page(
+        "trial", actor=actor, study=reading.study(study_id), trial=found, log=log, live=found.outcome == "running"
+    )
+
+
+@router.get("/ui/compare")
+def compare(
+    reading: ReadingOf, ports: PortsOf, actor: Looking, ids: Annotated[list[str], Query(min_length=2, max_length=6)]
+) -> HTMLResponse:
+    found = [ports.studies.get(study_id) for study_id in ids]
+    starts = {one.id: ports.studies.starts(one.id) for one in found}
+    first = found[0]
+    reasons = [(other, apart(first.file, other.file, starts[first.id], starts[other.id])) for other in found[1:]]
+    return page(
+        "compare", actor=actor, studies=[reading.study(one.id) for one in found], apart=reasons,
+        comparisons=[reading.comparison(one.id) for one in found], live=False,
+    )  # fmt: skip
+
+
+@router.get("/ui/studies/{study_id}/config")
+def config(reading: ReadingOf, _: Looking, study_id: StudyPath, format: Format, gpus: Gpus = None) -> Response:
+    return get_config(reading, _, study_id, format, gpus)
+
+
+@router.get("/ui/studies/{study_id}/card")
+def card(reading: ReadingOf, _: Looking, study_id: StudyPath, gpus: Gpus = None) -> dict[str, Any]:
+    return reading.card(study_id, gpus=gpus)
+
+
+@router.get("/ui/studies/{study_id}/trials/{number}/logs")
+def logs(reading: ReadingOf, _: Looking, study_id: StudyPath, number: Number) -> PlainTextResponse:
+    return PlainTextResponse(reading.logs(study_id, number, last_bytes=WHOLE_LOG_BYTES))
+
+
+@router.post("/ui/studies/{study_id}/cancel")
+def cancel_study(ports: PortsOf, actor: Changing, study_id: StudyPath) -> RedirectResponse:
+    cancel(ports.desk, study_id, actor)
+    return RedirectResponse(f"/ui/studies/{study_id}", status_code=303)
+
+
+@router.get("/ui/sign-in")
+def sign_in_form() -> HTMLResponse:
+    return page("sign_in", wrong=False)
+
+
+@router.post("/ui/sign-in", response_model=None)
+def sign_in(request: Request, ports: PortsOf, token: Annotated[str, Form(max_length=500)]) -> Response:
+    if ports.tokens.find(digest_of(token.strip())) is None:
+        return page("sign_in", 401, wrong=True)
+    answer = RedirectResponse("/ui/", status_code=303)
+    secure = request.url.scheme == "https"
+    answer.set_cookie(COOKIE, token.strip(), httponly=True, samesite="strict", secure=secure, path="/ui")
+    return answer
+
+
+@router.post("/ui/sign-out")
+def sign_out() -> RedirectResponse:
+    answer = RedirectResponse("/ui/sign-in", status_code=303)
+    answer.delete_cookie(COOKIE, path="/ui")
+    return answer
+
+
+def for_a_reader(error: Exception, status: int, detail: str) -> Response:
+    """What a browser gets where REST answers with a problem."""
+    if isinstance(error, UnauthorizedError):
+        return RedirectResponse("/ui/sign-in", status_code=303)
+    return error_page(status, detail)
