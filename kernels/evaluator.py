@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from kernels.targets import name_of
 from tuner.core.measurement import FailureKind, Fingerprint, Measurement, Origin, Process, Purpose
-from tuner.core.ports import Generated, Running, Scored, StartRequest
+from tuner.core.ports import Answers, Generated, Running, Scored, StartRequest, TaskSet
 from tuner.core.recorded import METRIC
 from tuner.core.trial import Failed
 from tuner.core.workload import GemmProblem, Workload
@@ -195,6 +195,9 @@ class _RunningKernel:
 
     def score(self, outputs: Sequence[Generated]) -> Sequence[Scored] | Failed:
         return _no_text(f"a kernel scores nothing ({len(outputs)} outputs)")
+
+    def answer(self, asked: TaskSet) -> Sequence[Answers] | Failed:
+        return _no_text(f"a kernel answers no question of {', '.join(asked.tasks)}")
 
 
 def fingerprint_of(environment: Mapping[str, Any], gpus: int, *, engine: str) -> Fingerprint:

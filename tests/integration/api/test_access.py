@@ -239,6 +239,22 @@ def test_a_data_set_in_the_services_folder_is_read_when_it_is_sent(serves: Serve
     assert study.file.workload.dataset.facts == Facts(requests=40)
 
 
+@pytest.mark.parametrize(
+    ("quality", "sentence"),
+    [
+        ({"tasks_python": "/tmp/python"}, "quality.tasks_python: this service chooses the interpreter"),
+        ({"tasks_folder": "/srv/data"}, "quality.tasks_folder: task files can run code of their own"),
+    ],
+)
+def test_a_study_from_outside_cannot_bring_code_by_way_of_its_tasks(quality: dict[str, str], sentence: str) -> None:
+    with pytest.raises(StudyFileError, match=sentence):
+        Policy(roots=(Path("/srv/data"),)).check(parse({**VLLM, "quality": {"tasks": ["gsm8k"], **quality}}))
+    with pytest.raises(StudyFileError, match=r"quality\.tasks\.0"):
+        parse({**VLLM, "quality": {"tasks": ["/srv/data/evil.yaml"]}})
+    Policy().check(parse({**VLLM, "quality": {"tasks": ["gsm8k"]}}))
+    Policy(interpreters=("/tmp/python",)).check(parse({**VLLM, "quality": {"tasks_python": "/tmp/python"}}))
+
+
 def test_an_administrators_settings_open_what_is_closed() -> None:
     policy = Policy(
         interpreters=("/opt/vllm/bin/python",),
