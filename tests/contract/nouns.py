@@ -40,7 +40,7 @@ EVERY_SERVING_SECTION: dict[str, Any] = {
         "rules": ["max_num_seqs <= 16 or enforce_eager"],
         "baseline": {"max_num_seqs": 16},
     },
-    "evaluator": "recorded",
+    "evaluator": "vllm",
     "recording": "rows/k3 'decode'.json",
     "workload": {
         "input_tokens": 1,
