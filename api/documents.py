@@ -30,7 +30,7 @@ from tuner.core.decision import Confirmation, Decision
 from tuner.core.measurement import Measurement, Start
 from tuner.core.side_by_side import means, rows
 from tuner.core.study import Study
-from tuner.core.trial import Failed, Measured, Rejected, Trial
+from tuner.core.trial import Failed, Measured, Rejected, Trial, fell_back
 from tuner.core.use_cases import Outlook, origin_of
 
 
@@ -106,6 +106,7 @@ def trial(of: Trial) -> TrialSummary:
         config=of.candidate.values(),
         outcome=_OUTCOMES[type(outcome)],
         metrics=means(of),
+        fell_back=fell_back(of),
         reasons=[ReasonDocument(**asdict(r)) for r in outcome.reasons] if isinstance(outcome, Rejected) else [],
         kind=failed.kind if failed else None,
         reason=failed.sentence if failed else "",

@@ -131,6 +131,10 @@ class Policy:
             yield from self._path("workload.dataset", file.workload.dataset.path)
         if engine.python is not None and engine.python not in self.interpreters:
             yield "engine.python: this service chooses the interpreter; leave the key out"
+        if file.quality.tasks_python is not None and file.quality.tasks_python not in self.interpreters:
+            yield "quality.tasks_python: this service chooses the interpreter; leave the key out"
+        if file.quality.tasks_folder is not None:
+            yield "quality.tasks_folder: task files can run code of their own; only lm-eval's tasks are taken here"
         if engine.arguments:
             yield "engine.arguments: a study sent to a service cannot add to the command line; use engine.options"
         if engine.trust_remote_code and file.evaluator in ("vllm", "kernel") and not self.trust_remote_code:

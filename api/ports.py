@@ -13,6 +13,8 @@ from tuner.core.submitting import Desk
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
     """examine: raises StudyFileError or SpaceError where a file could never run.   spaces: names of the built-in ones.
+    table: a group's tuned tiles, or one study's, as JSON, unvalidated ones too where asked; raises UnknownStudyError,
+    NothingToExportError, or RenderError where it is of no kernel.
     read_log: the end of a start's log, at most so many bytes; None where this host does not have it.
     always_ask: ask for a token although none is stored yet; set where the server listens beyond loopback.
     unavailable: exceptions that mean that the database cannot answer now."""
@@ -25,6 +27,7 @@ class Ports:
     clock: Clock
     policy: Policy
     examine: Callable[[StudyFile], None]
+    table: Callable[[str, bool], str]
     read_log: Callable[[Start, int], str | None]
     spaces: Sequence[str]
     always_ask: bool = True

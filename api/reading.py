@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from api import documents
 from api.ports import Ports
@@ -79,7 +80,11 @@ class Reading:
         study = self.ports.studies.get(study_id)
         return documents.comparison(study, outlook(self.ports.studies, study))
 
-    def config(self, study_id: str, format: Format, *, gpus: int | None, allow_unvalidated: bool) -> Files:
+    def config(
+        self, study_id: str, format: Format | Literal["table"], *, gpus: int | None, allow_unvalidated: bool
+    ) -> Files:
+        if not isinstance(format, Format):
+            return Files({"tiles.json": self.ports.table(study_id, allow_unvalidated)})
         study = self.ports.studies.get(study_id)
         return render(subject(self.ports.studies, study, gpus=gpus, allow_unvalidated=allow_unvalidated), format)
 

@@ -1,6 +1,6 @@
 """Studies and trials: each route parses, calls one use case and returns. Status codes are in `problems`."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from fastapi.responses import PlainTextResponse
@@ -182,9 +182,13 @@ def get_config(
     reading: ReadingOf,
     _: Reader,
     study_id: StudyPath,
-    format: Annotated[Format, Query(description="`json` holds options, environment, launch lines and evidence.")] = (
-        Format.VLLM
-    ),
+    format: Annotated[
+        Format | Literal["table"],
+        Query(
+            description="`json` holds options, environment, launch lines and evidence; `table` is a kernel study's "
+            "tuned tiles, or with a group in place of the study those of all its studies."
+        ),
+    ] = Format.VLLM,
     gpus: Gpus = None,
     allow_unvalidated: Annotated[bool, Query(description="The best candidate although nothing was proved.")] = False,
 ) -> Response:

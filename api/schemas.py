@@ -106,7 +106,8 @@ class ReasonDocument(BaseModel):
 
 
 class TrialSummary(BaseModel):
-    """outcome: `running`, `rejected` (reasons), `failed` (kind, reason) or `measured` (metrics by workload)."""
+    """outcome: `running`, `rejected` (reasons), `failed` (kind, reason) or `measured` (metrics by workload).
+    fell_back: measured, and too few of its decode steps ran the specialised kernels that it asked for."""
 
     number: int
     key: str
@@ -117,6 +118,7 @@ class TrialSummary(BaseModel):
     config: dict[str, Scalar]
     outcome: str
     metrics: dict[str, Metrics]
+    fell_back: bool
     reasons: list[ReasonDocument]
     kind: FailureKind | None
     reason: str

@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks.h200_decide import decide
 from benchmarks.h200_plan import compile_plan, make_plan
 from benchmarks.h200_timing import time_all
-from kernels.evaluator import SKINNY_TARGET
+from kernels.targets import SKINNY_TARGET
 
 
 def _absolute(text: str) -> Path:

@@ -12,6 +12,7 @@ from typing import Any
 
 from kernels.problems import problems
 from kernels.stock import read_stock
+from search_spaces.decode_gemm import DecodeTile
 from search_spaces.gemm import LibraryGemm, SkinnyTile, skinny_rules, skinny_space
 from search_spaces.rule import broken
 from tuner.core.workload import GemmProblem
@@ -29,7 +30,7 @@ def candidate_of(document: Mapping[str, Any]) -> Candidate:
     return kind.from_values(document["values"])
 
 
-def document_of(candidate: Candidate) -> dict[str, Any]:
+def document_of(candidate: Candidate | DecodeTile) -> dict[str, Any]:
     return {"kind": candidate.kind, "values": candidate.values()}
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from benchmarks.h200_plan import CUBLAS, Candidate, candidate_of, document_of, problem_of
 from kernels.evaluator import KernelEvaluator, WorkerKind
+from search_spaces.decode_gemm import DecodeTile
 from search_spaces.gemm import SkinnyTile
 from tuner.core.measurement import Measurement, Purpose
 from tuner.core.ports import StartRequest
@@ -176,7 +177,7 @@ def one_pass(
     return True
 
 
-def timed(evaluator: KernelEvaluator, row: Line, candidate: Candidate, purpose: str) -> Line:
+def timed(evaluator: KernelEvaluator, row: Line, candidate: Candidate | DecodeTile, purpose: str) -> Line:
     problem = problem_of(row)
     request = StartRequest(start_id=purpose, candidate=candidate, purpose=Purpose.SEARCH, workloads=(problem,))
     with evaluator.start(request, started=lambda *_: None) as running:

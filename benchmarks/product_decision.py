@@ -28,13 +28,17 @@ CHECKED = 25  # studies of a cell that also go through `decide`
 @dataclass(frozen=True)
 class Confirmed:
     """By study. gain: Hodges-Lehmann, log.   pair_sd: standard deviation of the log of a paired start ratio.
-    rounds: how many were run before the finalist was lost, or all."""
+    rounds: how many were run before the finalist was lost, or all.   pairs: log ratios, (studies, rounds)."""
 
     validated: np.ndarray
     gain: Array
     lower: Array
     rounds: np.ndarray
-    pair_sd: float
+    pairs: Array
+
+    @property
+    def pair_sd(self) -> float:
+        return float(self.pairs.std())
 
 
 def confirmation(starts: int, seed: int) -> Confirmation:
@@ -71,7 +75,7 @@ def confirm_all(levels: Array, order: np.ndarray, *, min_gain: float) -> Confirm
     lower = walsh[:, rank - 1]
     validated = (p_values[(walsh <= 0).sum(axis=1)] < ALPHA) & (lower > math.log1p(min_gain))
     gain = (walsh[:, (count - 1) // 2] + walsh[:, count // 2]) / 2
-    return Confirmed(validated, gain, lower, _rounds_run(pairs, rank, math.log1p(min_gain)), float(pairs.std()))
+    return Confirmed(validated, gain, lower, _rounds_run(pairs, rank, math.log1p(min_gain)), pairs)
 
 
 def _rounds_run(pairs: Array, rank: int, least: float) -> np.ndarray:

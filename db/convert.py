@@ -10,6 +10,7 @@ from pydantic import TypeAdapter
 
 from db.tables import ConfirmationRow, EventRow, MeasurementRow, StartRow, StudyRow, TrialRow
 from search_spaces.candidate import Candidate
+from search_spaces.decode_gemm import DECODE, DecodeTile
 from search_spaces.gemm import LIBRARY, SKINNY, SPLIT_K, LibraryGemm, SkinnyTile, SplitKTactic
 from search_spaces.knob import Scalar
 from search_spaces.rule import Reason
@@ -24,6 +25,7 @@ from tuner.core.trial import Failed, Measured, Outcome, Rejected, Trial
 CANDIDATES: Mapping[str, Callable[[Mapping[str, Scalar]], Candidate]] = {
     "serving": ServingConfig.from_values,
     SKINNY: SkinnyTile.from_values,
+    DECODE: DecodeTile.from_values,
     LIBRARY: LibraryGemm.from_values,
     SPLIT_K: SplitKTactic.from_values,
 }

@@ -230,3 +230,23 @@ class AuditRow(Base):
     action: Mapped[str] = mapped_column(Word)
     subject: Mapped[str] = mapped_column(Id)
     detail: Mapped[Mapping[str, Any]]
+
+
+class CompiledKernelRow(Base):
+    """Of no study: what a compiler says of a kernel is the same for all."""
+
+    __tablename__ = "compiled_kernels"
+
+    architecture: Mapped[str] = mapped_column(Word, primary_key=True)
+    kernel_version: Mapped[str] = mapped_column(Id, primary_key=True)
+    compiler: Mapped[str] = mapped_column(Id, primary_key=True)
+    symbol: Mapped[str] = mapped_column(Id, primary_key=True)
+    m: Mapped[int]
+    kind: Mapped[str] = mapped_column(AnyText)
+    values: Mapped[Mapping[str, Any]]
+    compile_s: Mapped[float]
+    registers: Mapped[int]
+    local_bytes: Mapped[int]
+    shared_bytes: Mapped[int]
+    code_bytes: Mapped[int]
+    refused: Mapped[str] = mapped_column(AnyText)

@@ -11,11 +11,13 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from search_spaces.gemm import SkinnyTile
+from kernels.targets import TARGETS, Tile, compiled_rows, launched_bytes, tile_of
+from search_spaces.candidate import Candidate
+from tuner.core.compiled import CompiledKernel
 
 ARCHITECTURES = ("sm_90a", "sm_100a", "sm_103a")
 MODULE = "tuner_inside.kernel_compile"
@@ -37,31 +39,10 @@ class Toolchain:
     path: tuple[Path, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compiled:
-    """One kernel. registers, local_bytes: of a thread; local memory holds what spilled.   shared_bytes: static.
-    refused: why the compiler would not; then nothing else is known."""
-
-    architecture: str
-    m: int
-    tile: SkinnyTile
-    symbol: str
-    compile_s: float
-    registers: int = 0
-    local_bytes: int = 0
-    shared_bytes: int = 0
-    code_bytes: int = 0
-    refused: str = ""
-
-    @property
-    def spills(self) -> bool:
-        return self.local_bytes > 0
-
-
 def compile_tiles(
-    tools: Toolchain, jobs: Sequence[tuple[int, SkinnyTile]], out: Path, *, architecture: str, processes: int
-) -> list[Compiled]:
-    """jobs: rows and tile; each is compiled once for every n and k.   out: gets one object file a kernel.
+    tools: Toolchain, jobs: Sequence[tuple[int, Tile]], out: Path, *, architecture: str, processes: int
+) -> list[CompiledKernel]:
+    """jobs: rows and tile, of any target; each is compiled once for every n and k.   out: gets an object file a kernel.
 
     Raises:
         CompileError: a process ended with an error.
@@ -70,16 +51,22 @@ def compile_tiles(
     if architecture not in ARCHITECTURES:
         raise ValueError(f"architecture {architecture!r} is none of {', '.join(ARCHITECTURES)}")
     out.mkdir(parents=True, exist_ok=True)
-    distinct = list(dict.fromkeys(jobs))
-    shares = [share for number in range(processes) if (share := distinct[number::processes])]
-    with ThreadPoolExecutor(max(1, len(shares))) as pool:
+    distinct = list(dict.fromkeys((compiled_rows(tile, m), tile) for m, tile in jobs))
+    shares = [
+        share
+        for kind in TARGETS
+        if (of_kind := [job for job in distinct if job[1].kind == kind])
+        for number in range(processes)
+        if (share := of_kind[number::processes])
+    ]
+    with ThreadPoolExecutor(processes) as pool:
         done = [
             pool.submit(_one_process, tools, share, out, architecture, out / f"dump{number}")
             for number, share in enumerate(shares)
         ]
         found = [compiled for future in done for compiled in future.result()]
-    order = {job: place for place, job in enumerate(distinct)}
-    return sorted(found, key=lambda compiled: order[compiled.m, compiled.tile])
+    by_job: dict[tuple[int, Candidate], CompiledKernel] = {(compiled.m, compiled.tile): compiled for compiled in found}
+    return [by_job[job] for job in distinct]
 
 
 def link(folder: Path, library: Path, *, search: Sequence[Path]) -> Path:
@@ -101,18 +88,28 @@ def link(folder: Path, library: Path, *, search: Sequence[Path]) -> Path:
     return library
 
 
-def resources(compiled: Sequence[Compiled]) -> list[dict[str, Any]]:
+def resources(compiled: Sequence[CompiledKernel]) -> list[dict[str, Any]]:
     """JSON-ready; `status` says that nothing of it was measured."""
     return [
-        {**asdict(one), "tile": one.tile.values(), "spills": one.spills, "status": "not_measured"} for one in compiled
+        {
+            **{field.name: getattr(one, field.name) for field in fields(one)},
+            "kind": one.tile.kind,
+            "tile": one.tile.values(),
+            "spills": one.spills,
+            "status": "not_measured",
+        }
+        for one in compiled
     ]
 
 
 def _one_process(
-    tools: Toolchain, jobs: Sequence[tuple[int, SkinnyTile]], out: Path, architecture: str, dump: Path
-) -> list[Compiled]:
+    tools: Toolchain, jobs: Sequence[tuple[int, Tile]], out: Path, architecture: str, dump: Path
+) -> list[CompiledKernel]:
+    """jobs: of one target."""
     dump.mkdir(parents=True, exist_ok=True)
+    kind = jobs[0][1].kind
     asked = {
+        "target": TARGETS[kind].module,
         "vllm": str(tools.vllm) if tools.vllm else None,
         "out": str(out),
         "jobs": [{"m": m, "values": tile.values()} for m, tile in jobs],
@@ -135,17 +132,22 @@ def _one_process(
     if done.returncode != 0:
         raise CompileError(done.stderr[-4000:])
     shutil.rmtree(dump)
-    return [_compiled(json.loads(line), architecture) for line in done.stdout.splitlines()]
+    return [_compiled(json.loads(line), kind, architecture) for line in done.stdout.splitlines()]
 
 
-def _compiled(answer: Mapping[str, Any], architecture: str) -> Compiled:
+def _compiled(answer: Mapping[str, Any], kind: str, architecture: str) -> CompiledKernel:
+    tile = tile_of(kind, answer["values"])
     known = {
         name: answer[name] for name in ("registers", "local_bytes", "shared_bytes", "code_bytes") if name in answer
     }
-    return Compiled(
+    if "shared_bytes" in known:
+        known["shared_bytes"] += launched_bytes(tile, answer["m"])
+    return CompiledKernel(
         architecture=architecture,
+        kernel_version=answer["kernel"],
+        compiler=answer["compiler"],
         m=answer["m"],
-        tile=SkinnyTile.from_values(answer["values"]),
+        tile=tile,
         symbol=answer["symbol"],
         compile_s=answer["compile_s"],
         refused=answer.get("refused", ""),

@@ -14,13 +14,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from kernels.targets import name_of
 from tuner.core.measurement import FailureKind, Fingerprint, Measurement, Origin, Process, Purpose
-from tuner.core.ports import Generated, Running, Scored, StartRequest
+from tuner.core.ports import Answers, Generated, Running, Scored, StartRequest, TaskSet
 from tuner.core.recorded import METRIC
 from tuner.core.trial import Failed
 from tuner.core.workload import GemmProblem, Workload
-
-SKINNY_TARGET = "tuner_inside.skinny_target"
 
 
 class Worker(Protocol):
@@ -65,7 +64,7 @@ class KernelEvaluator:
                 if isinstance(worker, Failed):
                     raise RuntimeError(worker.sentence)
         assert self._environment is not None
-        return fingerprint_of(self._environment, gpus)
+        return fingerprint_of(self._environment, gpus, engine=name_of(self._kind.options["target"]))
 
     @contextlib.contextmanager
     def start(
@@ -197,10 +196,14 @@ class _RunningKernel:
     def score(self, outputs: Sequence[Generated]) -> Sequence[Scored] | Failed:
         return _no_text(f"a kernel scores nothing ({len(outputs)} outputs)")
 
+    def answer(self, asked: TaskSet) -> Sequence[Answers] | Failed:
+        return _no_text(f"a kernel answers no question of {', '.join(asked.tasks)}")
 
-def fingerprint_of(environment: Mapping[str, Any], gpus: int) -> Fingerprint:
+
+def fingerprint_of(environment: Mapping[str, Any], gpus: int, *, engine: str) -> Fingerprint:
+    """engine: the kernel that the worker's target brings."""
     return Fingerprint(
-        engine="skinny_gemm",
+        engine=engine,
         versions=dict(environment["versions"]),
         gpu=environment["gpu"],
         gpus=gpus,

@@ -5,16 +5,19 @@ engine (tuner_inside/kernel_table.py) takes a validated table for exactly that v
 """
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
 from search_spaces.gemm import LibraryGemm, SkinnyTile, skinny_rules
 from search_spaces.rule import broken
+from tuner.core.compiled import CompiledKernel
 from tuner.core.workload import GemmProblem
 
 FORMAT = 1
+
+Stock = Callable[[GemmProblem], SkinnyTile | LibraryGemm]
 
 
 class TableError(ValueError):
@@ -79,6 +82,40 @@ class TunedTable:
                 raise TableError(f"{where}: {reasons[0].sentence}")
             if self.status is Status.VALIDATED and (entry.evidence is None or entry.evidence.lower <= 0):
                 raise TableError(f"{where}: a validated table has a tile that was not shown to be faster")
+
+
+def compiled_table(
+    table: TunedTable, compiled: Sequence[CompiledKernel], *, gpu: str, capability: str, stock: Stock, date: str
+) -> TunedTable:
+    """The same tiles as compiled for another GPU, with what each takes of it. Nothing was measured there, so there is
+    no evidence; a tile that the compiler refused is left out.
+
+    gpu: product name.   stock: what vLLM runs there without a table.
+    """
+    made = {(kernel.m, kernel.tile): kernel for kernel in compiled if not kernel.refused}
+    entries = [
+        Entry(problem=e.problem, tile=e.tile, baseline=stock(e.problem), resources=_resources(kernel))
+        for e in table.entries
+        if (kernel := made.get((e.problem.m, e.tile))) is not None
+    ]
+    return replace(
+        table,
+        gpu=gpu,
+        capability=capability,
+        driver="",
+        versions={"tuned_on": table.gpu, **_compiler(compiled)},
+        status=Status.NOT_MEASURED,
+        date=date,
+        entries=tuple(entries),
+    )
+
+
+def _compiler(compiled: Sequence[CompiledKernel]) -> dict[str, str]:
+    return {"architecture": compiled[0].architecture, "compiler": compiled[0].compiler} if compiled else {}
+
+
+def _resources(kernel: CompiledKernel) -> dict[str, int]:
+    return {name: getattr(kernel, name) for name in ("registers", "local_bytes", "shared_bytes", "code_bytes")}
 
 
 def to_json(table: TunedTable) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from search_spaces.candidate import Candidate, candidate_key
 from tuner.core.measurement import FailureKind, Fingerprint, Measurement, Origin, Process, Purpose
-from tuner.core.ports import Generated, Running, Scored, StartRequest
+from tuner.core.ports import Answers, Generated, Running, Scored, StartRequest, TaskSet
 from tuner.core.trial import Failed
 from tuner.core.workload import Workload
 
@@ -18,7 +18,8 @@ Speed = Callable[[Candidate, Workload], float]
 @dataclass
 class FakeEvaluator:
     """speed: tokens per second of a candidate under a workload.   noise: sd of the log of one start's factor.
-    fails: candidate key to the failures of its next starts, first first.   wrong: keys whose decode path is broken."""
+    fails: candidate key to the failures of its next starts, first first.   wrong: keys whose decode path is broken.
+    forgets: candidate key to how many of each task's 200 questions it alone answers wrongly."""
 
     speed: Speed
     noise: float = 0.0
@@ -26,6 +27,7 @@ class FakeEvaluator:
     origin: Origin = Origin.MEASURED
     fails: dict[str, list[Failed]] = field(default_factory=dict)
     wrong: set[str] = field(default_factory=set)
+    forgets: dict[str, int] = field(default_factory=dict)
     hold: threading.Event | None = None
     starts: list[StartRequest] = field(default_factory=list)
     measured: list[tuple[str, str, int]] = field(default_factory=list)
@@ -95,7 +97,7 @@ class FakeRunning:
             repeat=repeat,
             origin=self.evaluator.origin,
             metrics={"decode_tokens_per_s_per_user": value, "ttft_p99_ms": 10_000 / value},
-            samples={"tpot_ms": [1000 / value]},
+            samples={"tpot_ms": [1000 / value], "drafts": [100.0], "acceptance_by_position": [0.8, 0.5, 0.25]},
             seconds=0.001,
         )
 
@@ -118,4 +120,16 @@ class FakeRunning:
         return [
             Scored(logprobs=tuple(-1.0 for _ in output.token_ids), best=tuple(-1.0 for _ in output.token_ids))
             for output in outputs
+        ]
+
+    def answer(self, asked: TaskSet) -> Sequence[Answers] | Failed:
+        forgotten = self.evaluator.forgets.get(candidate_key(self.request.candidate), 0)
+        count = asked.limit or 200
+        return [
+            Answers(
+                task=f"{name}: exact_match",
+                questions=tuple(range(count)),
+                right=tuple(number % 10 > 0 and number >= forgotten for number in range(count)),
+            )
+            for name in asked.tasks
         ]

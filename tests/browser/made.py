@@ -88,7 +88,9 @@ def proved(studies: Studies, *, trials: int = 32, name: str = FILE["name"], log_
         keys.append(candidate_key(candidate))
         studies.add_trial(
             lease,
-            Trial(number=number, candidate=candidate, key=keys[-1], gpus=1, baseline=number == 0, chosen_by="TPESampler"),
+            Trial(
+                number=number, candidate=candidate, key=keys[-1], gpus=1, baseline=number == 0, chosen_by="TPESampler"
+            ),
         )  # fmt: skip
         start = Start(
             id=f"{study.id}-t{number}", trial=number, gpus=1, candidate_key=keys[-1], purpose=Purpose.SEARCH,

@@ -6,8 +6,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from search_spaces.candidate import candidate_key
+from search_spaces.decode_gemm import DecodeTile
 from search_spaces.serving import ServingConfig
 from tuner.core.access import AuditEntry, Submission
+from tuner.core.compiled import CompiledKernel
 from tuner.core.decision import Comparison, Confirmation, Decision, DecisionKind, QualityResult
 from tuner.core.measurement import Fingerprint, Measurement, Origin, Process, Purpose, Start
 from tuner.core.ports import Studies
@@ -38,7 +40,7 @@ EVERY_SERVING_SECTION: dict[str, Any] = {
         "rules": ["max_num_seqs <= 16 or enforce_eager"],
         "baseline": {"max_num_seqs": 16},
     },
-    "evaluator": "recorded",
+    "evaluator": "vllm",
     "recording": "rows/k3 'decode'.json",
     "workload": {
         "input_tokens": 1,
@@ -232,3 +234,12 @@ def a_submission(key: str = "key", **changes: Any) -> Submission:
 def an_audit_entry(**changes: Any) -> AuditEntry:
     entry = AuditEntry(at=_OPENED, actor="alice", action="submit", subject="s1", detail={"name": "small"})
     return replace(entry, **changes)
+
+
+def a_compiled_kernel(**given: Any) -> CompiledKernel:
+    told: dict[str, Any] = {
+        "architecture": "sm_103a", "kernel_version": "86b202ecaee9", "compiler": "nvidia-cutlass-dsl 4.8.1", "m": 8,
+        "tile": DecodeTile(rows=24, warps=8, early=False), "symbol": "decode_h1_24_8_2_4_1_0", "compile_s": 1.25,
+        "registers": 64, "shared_bytes": 114688, "code_bytes": 4608,
+    }  # fmt: skip
+    return CompiledKernel(**{**told, **given})

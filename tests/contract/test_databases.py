@@ -23,11 +23,13 @@ import db
 from db.access import SqlAudit, SqlSubmissions, SqlTokens
 from db.engine import VERSION_TABLE, WRITING, _migrate, downgrade, is_current, revision, upgrade
 from db.errors import DatabaseError, DatabaseUrlError
+from db.kernels import SqlCompiledKernels
 from db.sessions import Sessions
 from db.studies import SqlStudies
 from db.tables import Base
 from tests.contract.conftest import Opens, PostgresServer
 from tests.contract.nouns import (
+    a_compiled_kernel,
     a_confirmation,
     a_measurement,
     a_start,
@@ -66,6 +68,7 @@ def filled(engine: Engine) -> SqlStudies:
     SqlTokens(sessions).add(token)
     SqlSubmissions(sessions).keep(a_submission())
     SqlAudit(sessions).record(an_audit_entry())
+    SqlCompiledKernels(sessions).keep([a_compiled_kernel()])
     return studies
 
 

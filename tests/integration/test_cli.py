@@ -58,6 +58,24 @@ def test_check_counts_points_rejections_starts_and_hours(tmp_path: Path) -> None
     assert [contest["gpus"] for contest in found["contests"]] == [8, 16]
 
 
+def test_check_says_how_many_starts_several_noises_need_and_makes_no_database(tmp_path: Path) -> None:
+    cpu = yaml.safe_load((ROOT / "examples" / "tiny_cpu.yaml").read_text())
+    path = tmp_path / "cpu.yaml"
+    path.write_text(yaml.safe_dump(cpu))
+    done = tuner("check", path, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "noise of a paired start ratio: not known here yet" in done.stdout
+    assert [line.split()[:2] for line in done.stdout.splitlines()[-3:]] == [
+        ["0.50%", "5"],
+        ["1.00%", "9"],
+        ["2.00%", "28"],
+    ]
+    assert not list(tmp_path.rglob("*.db"))
+    needed = json.loads(tuner("check", path, "--json", cwd=tmp_path).stdout)["starts_needed"]
+    assert needed["asked"] == 5
+    assert needed["known_from"] is None
+
+
 def test_run_prints_one_object_with_study_decision_winner_baseline_and_origin(
     ran: tuple[Path, dict[str, Any]],
 ) -> None:
@@ -123,6 +141,10 @@ def test_list_and_show_know_the_study(ran: tuple[Path, dict[str, Any]]) -> None:
     ("changes", "sentence"),
     [
         ({"objectiv": {}}, "objectiv: unknown key; did you mean 'objective'?"),
+        (
+            {"workload": {"input_tokens": 1, "output_tokens": 8, "acceptance": {"synthetic": {"length": 3}}}},
+            "one fixed synthetic length says nothing of how acceptance grows with the draft length",
+        ),
         ({"space": "kimi_k4"}, "there is no space 'kimi_k4'; built in are"),
         ({"rules": ["max_num_seqs > 100000"]}, "no feasible point is left"),
         ({"rules": ["__import__('os')"]}, "rules.0"),

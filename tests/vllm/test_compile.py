@@ -10,6 +10,7 @@ import asking
 import pytest
 
 from kernels.compile import ARCHITECTURES, CompileError, Toolchain, compile_tiles
+from search_spaces.decode_gemm import DecodeTile
 from search_spaces.gemm import SkinnyTile
 from tuner.engines.engine import INSIDE
 
@@ -38,6 +39,22 @@ def test_a_tile_compiles_to_an_object_with_its_resources(tools: Toolchain, tmp_p
         assert (tmp_path / f"{one.symbol}.o").stat().st_size > 10_000
     assert found[1].registers > found[0].registers  # its first weights are asked for before it may start
     assert found[0].shared_bytes >= TILE.smem_bytes(1)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_our_decode_gemm_compiles_without_spills_for_up_to_8_and_up_to_16_rows(
+    tools: Toolchain, tmp_path: Path, architecture: str
+) -> None:
+    """One tile without a cluster, and one whose blocks add up within one."""
+    tiles = [DecodeTile(rows=24, warps=4, stages=3), DecodeTile(rows=16, warps=2, split_k=4, early=False)]
+    jobs = [(1, tiles[0]), (16, tiles[1])]
+    found = compile_tiles(tools, jobs, tmp_path, architecture=architecture, processes=1)
+    assert [(one.m, one.refused, one.spills) for one in found] == [(8, "", False), (16, "", False)]
+    for one, tile in zip(found, tiles, strict=True):
+        assert tile.registers(one.m) <= one.registers <= 255
+        assert one.shared_bytes - tile.smem_bytes(one.m) in (1024, 1088)  # the system's own, on 9.0 and on 10.x
+        assert (tmp_path / f"{one.symbol}.o").stat().st_size > 10_000
+        assert (len(one.kernel_version), one.compiler.split()[0]) == (12, "nvidia-cutlass-dsl")
 
 
 def test_a_tile_that_the_kernel_refuses_is_an_answer_and_the_next_one_compiles(

@@ -81,20 +81,25 @@ def emit(document: Mapping[str, Any]) -> None:
 
 
 @app.command()
-def check(file: FileArgument, as_json: JsonOption = False) -> None:
-    """Say what a study would do: points, feasible ones, rejections by rule, starts and GPU hours. Runs nothing."""
+def check(file: FileArgument, db: DbOption = None, as_json: JsonOption = False) -> None:
+    """Say what a study would do: points, feasible ones, rejections by rule, starts and GPU hours, and how many starts
+    the noise of earlier studies asks for. Runs nothing."""
+    from tuner.app.noise import noise_documents, print_noise
     from tuner.app.reading import plan_document
     from tuner.app.wiring import checks_of
     from tuner.core.plan import plan
 
     asked = load(file)
     plans = [plan(part, checks_of(part)) for part in asked.parts]
+    noise = noise_documents(asked.parts, db)
     if as_json:
-        documents = [plan_document(asked.name, what) for what in plans]
+        documents = [{**plan_document(asked.name, what), **said} for what, said in zip(plans, noise, strict=True)]
         emit(documents[0] if len(documents) == 1 else {"name": asked.name, "studies": documents})
         return
     for what in plans:
         _print_plan(what, named=len(plans) > 1)
+    for said in noise[:1] if noise.count(noise[0]) == len(noise) else noise:
+        print_noise(out, said)
 
 
 def _print_plan(what: "Plan", *, named: bool) -> None:

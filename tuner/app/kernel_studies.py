@@ -28,7 +28,8 @@ def recorded_evaluator(file: StudyFile) -> Evaluator:
 
 def timing_evaluator(file: StudyFile, python: Path, runs: Path) -> Evaluator:
     """Tiles of the vLLM that `python` has, each pass in a worker of its own."""
-    from kernels.evaluator import SKINNY_TARGET, KernelEvaluator, WorkerKind
+    from kernels.evaluator import KernelEvaluator, WorkerKind
+    from kernels.targets import SKINNY_TARGET
     from tuner.engines.engine import Engine
     from tuner.engines.helper import AnswerError, Helper, HelperError
 

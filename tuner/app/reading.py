@@ -10,7 +10,10 @@ from rich.table import Table
 
 from search_spaces.candidate import difference
 from tuner.app.errors import WrongInputError
+from tuner.core import task_accuracy
+from tuner.core.accepted import by_position
 from tuner.core.card import to_json, to_markdown
+from tuner.core.decision import QualityResult
 from tuner.core.export import Format, plain_name, render
 from tuner.core.graphs import without_graph
 from tuner.core.plan import Plan
@@ -20,6 +23,7 @@ from tuner.core.study import Study
 from tuner.core.throttling import throttled
 from tuner.core.trial import Failed, Measured, Rejected, Trial, fell_back
 from tuner.core.use_cases import Outlook, evidence_card, origin_of, outlook, resolve, subject
+from tuner.core.workload import ServingWorkload
 
 __all__ = ["export_to", "one_line", "print_study", "resolve", "study_document", "summary"]
 
@@ -110,10 +114,12 @@ def _contest_document(view: Outlook) -> dict[str, Any]:
     return {
         "gpus": view.gpus,
         "trials": view.trials,
+        "search_stopped": view.stopped or None,
         "decision": decision.kind if decision is not None else None,
         "sentence": decision.sentence if decision is not None else None,
         "winner": _candidate_document(view.best) if decision is None else _named(view, decision.winner_key),
         "baseline": _candidate_document(view.baseline),
+        "quality": [asdict(result) for result in decision.quality] if decision is not None else [],
         "best_ratio_in_search": view.verdict.value if view.verdict is not None else None,
     }
 
@@ -128,7 +134,9 @@ def _named(view: Outlook, key: str | None) -> dict[str, Any] | None:
 def _candidate_document(trial: Trial | None) -> dict[str, Any] | None:
     if trial is None:
         return None
-    return {"trial": trial.number, "key": trial.key, "config": trial.candidate.values(), "metrics": means(trial)}
+    document = {"trial": trial.number, "key": trial.key, "config": trial.candidate.values(), "metrics": means(trial)}
+    accepted = by_position(trial.outcome.measurements) if isinstance(trial.outcome, Measured) else {}
+    return document | ({"acceptance_by_position": accepted} if accepted else {})
 
 
 def _trial_document(study: Study, trial: Trial) -> dict[str, Any]:
@@ -236,6 +244,8 @@ def _print_trials(console: Console, studies: Studies, study: Study) -> None:
 
 def _print_contest(console: Console, study: Study, view: Outlook) -> None:
     console.print(f"\n[bold]{view.gpus} GPUs[/]: {view.trials} trials")
+    if view.stopped:
+        console.print(one_line(view.stopped, 400))
     objective = study.file.objective.metric
     if view.best is not None and view.baseline is not None and view.verdict is not None:
         table = Table("workload", f"baseline {objective}", "best", "ratio", box=None, pad_edge=False)
@@ -251,8 +261,29 @@ def _print_contest(console: Console, study: Study, view: Outlook) -> None:
         console.print(table, soft_wrap=False)
         for name, (mine, theirs) in difference(view.best.candidate, view.baseline.candidate).items():
             console.print(f"  {name}: {theirs} -> {mine}", markup=False)
+        _print_acceptance(console, study, view.best)
     if view.decision is not None:
         console.print(f"decision: [bold]{view.decision.kind}[/] - {one_line(view.decision.sentence, 400)}")
+        for result in view.decision.quality:
+            if not result.passed or result.name == task_accuracy.NAME:
+                console.print(f"  {one_line(quality_line(result), 400)}")
+
+
+def _print_acceptance(console: Console, study: Study, trial: Trial) -> None:
+    """Of the best candidate, where it drafts: which positions of its drafts were accepted, and whose text that was."""
+    if not isinstance(trial.outcome, Measured):
+        return
+    sources = {w.key: w.acceptance.source for w in study.file.workloads if isinstance(w, ServingWorkload)}
+    for key, shares in by_position(trial.outcome.measurements).items():
+        text = ", ".join(f"{share:.2f}" for share in shares)
+        source = sources.get(key, "real")
+        console.print(f"  accepted at {key} by position: {text}; {1 + sum(shares):.2f} tokens a step ({source})")
+
+
+def quality_line(result: QualityResult) -> str:
+    verdict = "passed" if result.passed else "FAILED"
+    limit = f"{result.value:.3g}, at most {result.limit:.3g} {result.unit}"
+    return f"{verdict} {result.name} of {result.candidate_key} at {result.at}: {limit} ({result.detail})"
 
 
 def export_to(

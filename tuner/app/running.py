@@ -136,6 +136,7 @@ _WORDS = {
     "trial_retried": "trial {trial} is tried again after {kind}: {reason}",
     "start_lost": "start {start} was left behind by a worker that died; its processes are gone",
     "baseline_failed": "no comparison for {gpus} GPUs: {reason}",
+    "search_stopped": "{gpus} GPUs: {reason}",
     "confirming": "confirming {finalists} finalist(s) for {gpus} GPUs on {starts} fresh starts",
     "slot_done": "confirmation {gpus} GPUs: start {done} of {starts}, {side}",
     "quality_checking": "checking the output of {candidate} on the decode path",

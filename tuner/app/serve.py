@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -24,8 +25,9 @@ from tuner.app.clock import SystemClock
 from tuner.app.errors import StoppedError, WrongInputError
 from tuner.app.settings import ServiceSettings, Settings, state_folder
 from tuner.core.measurement import Start
-from tuner.core.ports import Tokens
+from tuner.core.ports import Studies, Tokens
 from tuner.core.study_file import StudyFile, StudyFileError
+from tuner.core.vllm_args import RenderError
 
 WAIT_S = 15.0  # a request waits so long for a database that restarts
 RESTART_AT_MOST_S = 30.0
@@ -74,8 +76,9 @@ def service_ports(url: str, *, always_ask: bool) -> Iterator[Ports]:
         upgrade(engine)
         sessions = Sessions(engine, wait_s=WAIT_S)
         clock = SystemClock()
+        studies = SqlStudies(engine, clock, wait_s=WAIT_S)
         yield Ports(
-            studies=SqlStudies(engine, clock, wait_s=WAIT_S),
+            studies=studies,
             readings=SqlReadings(engine, sessions),
             tokens=SqlTokens(sessions),
             submissions=SqlSubmissions(sessions),
@@ -83,6 +86,7 @@ def service_ports(url: str, *, always_ask: bool) -> Iterator[Ports]:
             clock=clock,
             policy=_policy(),
             examine=examine,
+            table=partial(tuned_tiles, studies),
             read_log=read_log,
             spaces=tuple(SPACES),
             always_ask=always_ask,
@@ -118,6 +122,24 @@ def examine(file: StudyFile) -> None:
             PredictedEvaluator(file).close()
     except PredictError as error:
         raise StudyFileError(str(error)) from error
+
+
+def tuned_tiles(studies: Studies, text: str, allow_unvalidated: bool) -> str:
+    """The tuned table of a group, or of one study, as JSON.
+
+    Raises:
+        NothingToExportError: no tile was validated.
+        RenderError: the studies are of no kernel, or of several machines.
+        UnknownStudyError
+    """
+    from kernels.table import to_json
+    from tuner.app.tables import tuned_table
+
+    found = studies.group(text) or [studies.get(text)]
+    try:
+        return to_json(tuned_table(studies, found, allow_unvalidated=allow_unvalidated))
+    except WrongInputError as error:
+        raise RenderError(str(error)) from error
 
 
 def read_log(start: Start, last_bytes: int) -> str | None:

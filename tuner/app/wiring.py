@@ -14,12 +14,17 @@ from typing import TYPE_CHECKING
 from tuner.app.clock import SystemClock
 from tuner.app.errors import WrongInputError
 from tuner.app.settings import Settings, state_folder
+from tuner.core.compiled import CompiledKernels
 from tuner.core.ports import Check, Evaluator, Prior, Studies
 from tuner.core.study_file import StudyFile
 
 if TYPE_CHECKING:
+    from sqlalchemy import Engine as DatabaseEngine
+
     from tuner.core.loop import Parts, Progress
     from tuner.engines.doctor import Finding
+    from tuner.engines.engine import Deadlines
+    from tuner.engines.tasks import Tasks
 
 
 def owner() -> str:
@@ -30,8 +35,25 @@ def owner() -> str:
 @contextlib.contextmanager
 def connected(url: str | None) -> Iterator[Studies]:
     """The tables behind a URL, brought to this version."""
-    from db.engine import open_database, upgrade
     from db.studies import SqlStudies
+
+    with _database(url) as engine:
+        yield SqlStudies(engine, SystemClock())
+
+
+@contextlib.contextmanager
+def compiled_kernels(url: str | None) -> Iterator[CompiledKernels]:
+    """What was compiled, in the tables behind a URL."""
+    from db.kernels import SqlCompiledKernels
+    from db.sessions import Sessions
+
+    with _database(url) as engine:
+        yield SqlCompiledKernels(Sessions(engine))
+
+
+@contextlib.contextmanager
+def _database(url: str | None) -> "Iterator[DatabaseEngine]":
+    from db.engine import open_database, upgrade
 
     settings = Settings()
     if url is None and settings.db == Settings.model_fields["db"].get_default(call_default_factory=True):
@@ -39,9 +61,21 @@ def connected(url: str | None) -> Iterator[Studies]:
     engine = open_database(url or settings.db)
     try:
         upgrade(engine)
-        yield SqlStudies(engine, SystemClock())
+        yield engine
     finally:
         engine.dispose()
+
+
+@contextlib.contextmanager
+def connected_if_there(url: str | None) -> "Iterator[Studies | None]":
+    """The same, but None where no database is named and the usual file does not exist: nothing is made."""
+    settings = Settings()
+    file = settings.db.removeprefix("sqlite:///")
+    if url is None and settings.db.startswith("sqlite:///") and not Path(file).exists():
+        yield None
+        return
+    with connected(url) as studies:
+        yield studies
 
 
 def checks_of(file: StudyFile) -> Sequence[Check]:
@@ -143,6 +177,7 @@ def _vllm(file: StudyFile) -> Evaluator:
     model = model_of(file)
     if Path(model.model).is_dir():  # an engine works in a folder of its own
         model = replace(model, model=str(Path(model.model).resolve()))
+    deadlines = Deadlines(start_s=file.engine.start_timeout_s, request_s=file.engine.request_timeout_s)
     try:
         return VllmEvaluator(
             engine=Engine(python=python, environment=file.engine.environment, arguments=file.engine.arguments),
@@ -150,10 +185,28 @@ def _vllm(file: StudyFile) -> Evaluator:
             nodes=nodes_of(file),
             runs=settings.runs.resolve(),
             kernel_tables=_kernel_tables(file),
-            deadlines=Deadlines(start_s=file.engine.start_timeout_s, request_s=file.engine.request_timeout_s),
+            deadlines=deadlines,
+            tasks=_tasks(file, python, settings.runs.resolve() / "helpers", deadlines),
         )
     except NoEngineError as error:
         raise WrongInputError(str(error)) from error
+
+
+def _tasks(file: StudyFile, engine_python: Path, runs: Path, deadlines: "Deadlines") -> "Tasks | None":
+    """Ready to be asked. Raises NoEngineError where lm-eval or a task is missing: no start is spent on that."""
+    from tuner.core.accuracy import fewest_questions
+    from tuner.engines.engine import Engine
+    from tuner.engines.tasks import Tasks
+
+    asked = file.quality
+    if not asked.tasks:
+        return None
+    python = Path(asked.tasks_python) if asked.tasks_python else engine_python
+    folder = Path(asked.tasks_folder) if asked.tasks_folder else None
+    engine = Engine(python=python, environment=file.engine.environment)
+    tasks = Tasks(engine, folder=folder, runs=runs, deadlines=deadlines)
+    tasks.require(asked.tasks, asked.limit, at_least=fewest_questions(asked.margin))
+    return tasks
 
 
 def _kernel_tables(file: StudyFile) -> dict[str, str]:

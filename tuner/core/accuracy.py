@@ -60,6 +60,14 @@ def non_inferior(
     )
 
 
+def fewest_questions(margin: float, *, alpha: float = 0.05) -> int:
+    """Fewer cannot show that no more than the margin is lost, even were every one answered alike."""
+    n = 1
+    while _upper_tail(_score(n, 0, 0, -margin)) >= alpha:
+        n += 1
+    return n
+
+
 def _score(n: int, lost: int, won: int, difference: float) -> float:
     """z of the hypothesis that the true difference is that one, larger where the candidate did better than it."""
     share = _won_share(n, lost, won, difference)

@@ -16,9 +16,10 @@ from search_spaces.candidate import candidate_key
 from search_spaces.knob import Scalar
 from search_spaces.serving import ServingConfig
 from tuner.core import confirm, export
+from tuner.core.accepted import by_position
 from tuner.core.decision import CardError, Confirmation, Decision, QualityResult
 from tuner.core.measurement import Measurement, Origin, Purpose, Start
-from tuner.core.quality_run import evaluated, from_samples
+from tuner.core.quality_run import UNCHECKED, evaluated
 from tuner.core.study_file import StudyFile, StudyFileError, parse
 from tuner.core.trial import Failed
 from tuner.core.workload import Workload
@@ -72,6 +73,7 @@ def make(
             f"tuner verify CARD            # or, where the tables are at hand: tuner show {subject.study.id}",
         ],
         "environment": dict(subject.environment),
+        "acceptance_by_position": _accepted(used, runs),
         "confirmation": _CONFIRMATION.dump_python(confirmation, mode="json"),
         "starts": _STARTS.dump_python(used, mode="json"),
         "measurements": _MEASUREMENTS.dump_python(runs, mode="json"),
@@ -104,11 +106,19 @@ def to_markdown(card: Mapping[str, Any]) -> str:
             lines += ["", "| limit | margin in the worst start |", "|---|---|"]
             lines += [f"| {_cell(name)} | {value:+.1%} |" for name, value in comparison["limits"].items()]
     if confirmation["quality"]:
-        lines += ["", "## Output", "", "| check | at | value | limit | passed |", "|---|---|---|---|---|"]
+        lines += ["", "## Output", "", "| check | at | value | limit | passed | of |", "|---|---|---|---|---|---|"]
         lines += [
             f"| {result['name']} | {_cell(result['at'])} | {result['value']:.4g} {result['unit']} "
-            f"| {result['limit']:.4g} | {'yes' if result['passed'] else 'NO'} |"
+            f"| {result['limit']:.4g} | {'yes' if result['passed'] else 'NO'} | {_cell(result['detail'])} |"
             for result in confirmation["quality"]
+        ]
+    accepted = card.get("acceptance_by_position", {})
+    if accepted:
+        lines += ["", "## Accepted of the drafts", "", "| candidate | workload | by position |", "|---|---|---|"]
+        lines += [
+            f"| {key} | {_cell(workload)} | {', '.join(f'{share:.3f}' for share in shares)} |"
+            for key, by_workload in accepted.items()
+            for workload, shares in by_workload.items()
         ]
     lines += ["", "## Starts", "", "| start | purpose | candidate | held s | ended |", "|---|---|---|---|---|"]
     lines += [
@@ -140,15 +150,28 @@ def verify(text: str, recompute: Recompute) -> list[Mismatch]:
     found: list[Mismatch] = []
     _compare("study.file_key", card["study"]["file_key"], file.key, found)
     found += _metrics(file, starts, runs, recompute)
-    quality = _quality(confirmation, starts, runs)
+    _compare("acceptance_by_position", card.get("acceptance_by_position", {}), _accepted(starts, runs), found)
+    quality = _quality(confirmation, starts, runs, file.quality.margin)
     if quality is not None:
-        _compare("confirmation.quality", _plain(confirmation.quality), _plain(quality), found)
+        stated = [result for result in confirmation.quality if result.name != UNCHECKED]  # of that nothing is stored
+        _compare("confirmation.quality", _plain(stated), _plain(quality), found)
     if confirmation.decision is not None:
         decision = _decision(file, confirmation, starts, runs)
         if decision is not None:
             _compare("confirmation.decision", _plain(confirmation.decision), _plain(decision), found)
         _compare("status", card["status"], export.heading_of(confirmation.decision, Origin(card["origin"])), found)
     _compare("baseline", confirmation.baseline_key, _key(card["baseline"]), found)
+    return found
+
+
+def _accepted(starts: Sequence[Start], runs: Sequence[Measurement]) -> dict[str, dict[str, list[float]]]:
+    """By candidate and workload; only of what drafts."""
+    found = {}
+    for key in dict.fromkeys(start.candidate_key for start in starts):
+        own = {start.id for start in starts if start.candidate_key == key}
+        shares = by_position([run for run in runs if run.start_id in own])
+        if shares:
+            found[key] = {workload: list(values) for workload, values in shares.items()}
     return found
 
 
@@ -184,18 +207,16 @@ def _metrics(
 
 
 def _quality(
-    confirmation: Confirmation, starts: Sequence[Start], runs: Sequence[Measurement]
+    confirmation: Confirmation, starts: Sequence[Start], runs: Sequence[Measurement], margin: float
 ) -> tuple[QualityResult, ...] | None:
     """None where no output was stored."""
-    stored = {
-        (run.start_id, run.workload_key): from_samples(run.samples) for run in runs if run.purpose is Purpose.QUALITY
-    }
-    asked = [start for start in starts if start.purpose is Purpose.QUALITY and any(s == start.id for s, _ in stored)]
+    told = [run for run in runs if run.purpose is Purpose.QUALITY]
+    asked = [s for s in starts if s.purpose is Purpose.QUALITY and any(run.start_id == s.id for run in told)]
     results: list[QualityResult] = []
     for place in range(0, len(asked) - 2, 3):
         three = asked[place : place + 3]
         ids = [start.id for start in three]
-        made = evaluated(three[1].candidate_key, ids, {key: value for key, value in stored.items() if key[0] in ids})
+        made = evaluated(three[1].candidate_key, ids, [run for run in told if run.start_id in ids], margin)
         results += () if isinstance(made, Failed) else made
     return tuple(results) if asked and confirmation.quality else None
 

@@ -13,7 +13,7 @@ from tuner.core.decision import Confirmation, Decision, DecisionKind, QualityRes
 from tuner.core.kernel_quality import output_checks
 from tuner.core.measurement import FailureKind, Measurement, Origin, Start
 from tuner.core.ports import Studies
-from tuner.core.quality_run import check_output
+from tuner.core.quality_run import UNCHECKED, check_output
 from tuner.core.starts import Job, Starts
 from tuner.core.study import Study
 from tuner.core.trial import Failed, Trial
@@ -210,7 +210,7 @@ def _unplanned(decision: Decision) -> Confirmation:
 def _unchecked(key: str, failed: Failed) -> QualityResult:
     """An output that could not be made is not a good one."""
     return QualityResult(
-        name="output could be checked",
+        name=UNCHECKED,
         candidate_key=key,
         value=1.0,
         limit=0.0,

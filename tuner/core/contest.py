@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 
 from search_spaces.candidate import difference
 from tuner.core.measurement import Measurement, Purpose, Start
-from tuner.core.objective import Verdict, drift_corrected
+from tuner.core.objective import Verdict, drift_corrected, judge
+from tuner.core.paired import start_spread
 from tuner.core.plan import Contest
 from tuner.core.ports import Belief
 from tuner.core.search import Search
+from tuner.core.stopping import why_stop
 from tuner.core.study_file import StudyFile
 from tuner.core.trial import Measured, Trial
 
@@ -21,6 +23,7 @@ FREEDOM_NEEDED = 3  # repeats of the baseline beyond the first of each start and
 LEAST_NOISE = (
     0.005  # a run is never quieter than 0.5 % (0.4 % within one start on an H200 at concurrency 1, 2026-12-01)
 )
+BASELINES_NEEDED = 3  # its starts in the search, before anything is said of their noise
 NOISES_APART = 4.0  # a candidate that is so many standard deviations below the best is not worth its other repeats
 
 
@@ -28,7 +31,8 @@ NOISES_APART = 4.0  # a candidate that is so many standard deviations below the 
 class ContestState:
     """trials: by number, the baseline included.   pending: numbers of trials without an outcome and without a start.
     baseline_runs: what the baseline's search and drift starts measured, by their place among the trials' numbers.
-    best: ratio of the best trial that keeps every limit, the baseline's 1 at least."""
+    best: ratio of the best trial that keeps every limit, the baseline's 1 at least.   stopped: why the rest of the
+    search was not worth its starts, where it was not."""
 
     contest: Contest
     file: StudyFile
@@ -41,10 +45,11 @@ class ContestState:
     since_baseline: int = 0
     best: float = 1.0
     dead: str = ""
+    stopped: str = ""
 
     @property
     def wants_more(self) -> bool:
-        return not self.dead and self.tried < self.contest.trials and self.search.left > 0
+        return not self.dead and not self.stopped and self.tried < self.contest.trials and self.search.left > 0
 
     def add(self, trial: Trial) -> None:
         """A trial begins, or comes back from the tables."""
@@ -108,6 +113,30 @@ class ContestState:
                 squares += [(log - mean) ** 2 for log in logs]
                 freedom += len(logs) - 1
         return max(LEAST_NOISE, math.sqrt(math.fsum(squares) / freedom)) if freedom >= FREEDOM_NEEDED else None
+
+    def why_stop(self) -> str:
+        """Why the rest of the search is not worth its starts; empty while it may be. To be asked after the baseline was
+        measured again: its starts tell how noisy a start is."""
+        noise = self.start_noise()
+        if noise is None or self.baseline is None:
+            return ""
+        told: dict[str, tuple[float, bool]] = {}
+        for trial in self.trials.values():
+            verdict = self.verdict(trial)
+            if not trial.baseline and verdict is not None and verdict.value is not None:
+                told[trial.key] = (math.log(verdict.value), verdict.feasible)
+        own = self.verdict(self.baseline)
+        left = min(self.contest.trials - self.tried, self.search.left)
+        feasible = own is not None and own.feasible
+        return why_stop(self.search.known(told, baseline_feasible=feasible, trials=left, noise=noise))
+
+    def start_noise(self) -> float | None:
+        """Standard deviation of the log of one start, from the baseline's in the search; None of too few."""
+        if len(self.baseline_runs) < BASELINES_NEEDED:
+            return None
+        levels = [judge(runs, self.baseline_runs[0][1], self.file.objective).value for _, runs in self.baseline_runs]
+        spread = start_spread([level for level in levels if level is not None])
+        return None if spread is None else max(LEAST_NOISE, spread)
 
     def tell(self, trial: Trial) -> Verdict | None:
         """Tell the search what became of a trial."""

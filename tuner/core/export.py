@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from search_spaces.candidate import Candidate, difference
 from search_spaces.serving import ServingConfig
-from tuner.core import vllm_args
+from tuner.core import task_accuracy, vllm_args
 from tuner.core.decision import Decision, DecisionKind
 from tuner.core.measurement import Fingerprint, Origin
 from tuner.core.study import Study
@@ -111,6 +111,11 @@ def evidence(subject: Subject) -> list[tuple[str, str]]:
                     f"{comparison.upper:+.2%}, p = {comparison.p:.4f}, {len(comparison.ratios)} paired fresh starts",
                 )
             )
+    lines += [
+        ("Task accuracy", f"{result.at}: {result.detail}")
+        for result in decision.quality
+        if result.name == task_accuracy.NAME and result.candidate_key == decision.winner_key
+    ]
     if decision.estimate is not None and decision.kind is not DecisionKind.VALIDATED:
         lines.append(("Estimate", f"{decision.estimate:+.2%} in the search; not a proof"))
     if decision.smallest_gain is not None:

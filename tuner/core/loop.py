@@ -12,6 +12,7 @@ from functools import partial
 from search_spaces.candidate import Candidate, candidate_key
 from tuner.core.confirming import Confirming
 from tuner.core.contest import ContestState, rebuild
+from tuner.core.events import SEARCH_STOPPED, searches_stopped
 from tuner.core.measurement import FailureKind, Measurement, Origin, Process, Purpose
 from tuner.core.plan import DRIFT_EVERY, Contest, Plan, confirmation_starts, plan, refuse_hopeless
 from tuner.core.ports import Belief, Check, Clock, Evaluator, Prior, Studies
@@ -93,6 +94,9 @@ class Loop:
         trials = self._studies.trials(self._study.id)
         self._next_number = trials[-1].number + 1 if trials else 0
         states = [self._state_of(contest, what, trials) for contest in what.contests]
+        stopped = searches_stopped(self._studies, self._study.id)
+        for state in states:
+            state.stopped = stopped.get(state.contest.gpus, "")
         self._search(states, what)
         self._studies.set_state(self.lease, StudyState.CONFIRMING)
         self._event("study_confirming", {})
@@ -264,6 +268,11 @@ class Loop:
         self._drifting.discard(state.contest.gpus)
         state.baseline_measured(max(state.trials) + 0.5, finished.measurements if finished.failed is None else ())
         self._event("baseline_measured_again", {"gpus": state.contest.gpus, "failed": finished.failed is not None})
+        if not self._file.budget.stop_early or not state.wants_more:
+            return
+        state.stopped = state.why_stop()
+        if state.stopped:
+            self._event(SEARCH_STOPPED, {"gpus": state.contest.gpus, "reason": state.stopped})
 
     def _finish(self, state: ContestState, trial: Trial, outcome: Outcome) -> None:
         self._studies.finish_trial(self._starts.lease, trial.number, outcome)

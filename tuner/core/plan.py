@@ -144,12 +144,23 @@ def _given(file: StudyFile, space: Space) -> Feasible:
 
 
 def _refuse_wrong_acceptance(file: StudyFile, contests: Sequence[Contest]) -> None:
-    """Raises StudyFileError where the acceptance asked for cannot rank these candidates."""
+    """Raises StudyFileError where the acceptance asked for cannot rank these candidates, or no engine can feign it."""
     for acceptance in dict.fromkeys(w.acceptance for w in file.workloads if isinstance(w, ServingWorkload)):
         for contest in contests:
+            if acceptance.synthetic and file.evaluator == "vllm" and file.hardware.gpu.lower() == "cpu":
+                everyone = (contest.baseline, *contest.candidates)
+                if any(isinstance(c, ServingConfig) and c.num_speculative_tokens for c in everyone):
+                    raise StudyFileError(f"workload.acceptance: {_NOT_ON_A_CPU}")
             reason = acceptance_refusal(acceptance, [contest.baseline, *contest.candidates])
             if reason:
                 raise StudyFileError(f"workload.acceptance: {reason}")
+
+
+# vllm/utils/cpu_triton_utils.py of 0.32.0: "Synthetic acceptance not supported with CPU sampling".
+_NOT_ON_A_CPU = (
+    "vLLM's CPU engine dies at its first draft under synthetic acceptance, which its sampler has for GPUs only: use "
+    "real text (acceptance: real)"
+)
 
 
 def refuse_hopeless(file: StudyFile, cost: Cost) -> None:

@@ -58,6 +58,25 @@ class Scored:
     best: tuple[float, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSet:
+    """limit: questions of each task; None is all of them.   concurrency: questions in flight."""
+
+    tasks: tuple[str, ...]
+    limit: int | None
+    concurrency: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answers:
+    """Of one task. task: its name, what counts as right, and what judged it.   questions: a number for each, of its
+    text, below 2**48.   right: whether each was answered rightly."""
+
+    task: str
+    questions: tuple[int, ...]
+    right: tuple[bool, ...]
+
+
 class Running(Protocol):
     """An engine that is ready. Every method may return a Failed; none raises for what the engine does."""
 
@@ -88,6 +107,10 @@ class Running(Protocol):
 
     def score(self, outputs: Sequence[Generated]) -> Sequence[Scored] | Failed:
         """The probabilities that the prefill path of this engine gives to those outputs."""
+        ...
+
+    def answer(self, asked: TaskSet) -> Sequence[Answers] | Failed:
+        """The tasks' questions, answered on the decode path and judged."""
         ...
 
 

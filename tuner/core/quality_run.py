@@ -1,7 +1,8 @@
 """Make the generations and scores that `quality` judges: three starts, one after the other.
 
 The baseline, the candidate, the baseline again: what differs between the two baselines is the tolerance, and the second
-one scores the candidate's tokens. Acceptance is real in all three, whatever the workload says.
+one scores the candidate's tokens. The first two also answer the tasks, where there are any. Acceptance is real in all
+three, whatever the workload says.
 """
 
 import math
@@ -9,14 +10,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from search_spaces.serving import ServingConfig
-from tuner.core import quality
+from tuner.core import quality, task_accuracy
 from tuner.core.decision import QualityResult
 from tuner.core.measurement import FailureKind, Measurement, Origin, Purpose
-from tuner.core.ports import Generated, Running, Scored
+from tuner.core.ports import Answers, Generated, Running, Scored, TaskSet
 from tuner.core.starts import Finished, Job, Starts
 from tuner.core.study_file import StudyFile
 from tuner.core.trial import Failed, Trial
 from tuner.core.workload import ServingWorkload
+
+UNCHECKED = "output could be checked"  # the check that fails where an engine or lm-eval could not be asked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,18 +34,20 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """What one start said, by probe: its outputs, its own scores of them, and its scores of another start's outputs."""
+    """What one start said: by probe its outputs, its own scores of them, and its scores of another start's outputs; by
+    task its answers."""
 
     outputs: Mapping[str, Sequence[Generated]]
     own: Mapping[str, Sequence[Scored]]
     of_others: Sequence[Mapping[str, Sequence[Scored]]]
+    answers: Sequence[Answers]
 
 
 def probes(file: StudyFile, candidate: ServingConfig) -> tuple[Probe, ...]:
     """One at each graph size up to the concurrency, and one at each context length of the workload."""
     asked = file.quality
     serving = [workload for workload in file.workloads if isinstance(workload, ServingWorkload)]
-    concurrency = max((workload.concurrency for workload in serving), default=1)
+    concurrency = _concurrency(file)
     room = max((workload.max_model_len for workload in serving), default=asked.prompt_tokens + asked.output_tokens)
     output_tokens = min(asked.output_tokens, max(1, room - asked.prompt_tokens))
     found = [
@@ -71,9 +76,9 @@ def check_output(
     if not isinstance(candidate.candidate, ServingConfig):
         return Failed(kind=FailureKind.INFRASTRUCTURE, sentence=f"a {candidate.candidate.kind} has no output to check")
     asked = probes(file, candidate.candidate)
+    tasks = TaskSet(tasks=file.quality.tasks, limit=file.quality.limit, concurrency=_concurrency(file))
     told: list[_Told] = []
     ids: list[str] = []
-    stored: dict[tuple[str, str], quality.Reading] = {}
     for trial in (baseline, candidate, baseline):
         finished = starts.run(
             Job(
@@ -84,7 +89,7 @@ def check_output(
                 trial=trial.number,
                 fresh=True,
                 real_acceptance=True,
-                talk=_talk(asked, [earlier.outputs for earlier in told]),
+                talk=_talk(asked, [earlier.outputs for earlier in told], tasks if len(told) < 2 else None),
             )
         )
         answer = _answer(finished)
@@ -92,41 +97,66 @@ def check_output(
             return answer
         told.append(answer)
         ids.append(finished.start.id)
+    runs = _runs(asked, told, ids)
+    for run in runs:
+        starts.record(run)
+    return evaluated(candidate.key, ids, runs, file.quality.margin)
+
+
+def _runs(asked: Sequence[Probe], told: Sequence[_Told], ids: Sequence[str]) -> list[Measurement]:
+    """What is stored: each probe and each task of each start, as flat numbers."""
     first, middle, second = told
+    found = []
     for told_by, start_id, by_baseline in (
         (first, ids[0], second.of_others[0]),
         (middle, ids[1], second.of_others[1]),
         (second, ids[2], second.own),
     ):
-        for probe in asked:
-            at = probe.at
-            reading = quality.Reading(outputs=told_by.outputs[at], own=told_by.own[at], by_baseline=by_baseline[at])
-            starts.record(
-                Measurement(
-                    start_id=start_id,
-                    workload_key=at,
-                    purpose=Purpose.QUALITY,
-                    repeat=0,
-                    origin=Origin.MEASURED,
-                    metrics={},
-                    samples=to_samples(reading),
+        samples = {
+            probe.at: to_samples(
+                quality.Reading(
+                    outputs=told_by.outputs[probe.at], own=told_by.own[probe.at], by_baseline=by_baseline[probe.at]
                 )
             )
-            stored[start_id, at] = from_samples(to_samples(reading))
-    return evaluated(candidate.key, ids, stored)
+            for probe in asked
+        }
+        samples |= {task_accuracy.PREFIX + a.task: task_accuracy.to_samples(a) for a in told_by.answers}
+        found += [
+            Measurement(
+                start_id=start_id,
+                workload_key=key,
+                purpose=Purpose.QUALITY,
+                repeat=0,
+                origin=Origin.MEASURED,
+                metrics={},
+                samples=values,
+            )
+            for key, values in samples.items()
+        ]
+    return found
 
 
 def evaluated(
-    candidate_key: str, start_ids: Sequence[str], stored: Mapping[tuple[str, str], quality.Reading]
+    candidate_key: str, start_ids: Sequence[str], runs: Sequence[Measurement], margin: float
 ) -> tuple[QualityResult, ...] | Failed:
-    """The checks from what is stored: by start and probe, the starts in the order baseline, candidate, baseline."""
+    """The checks from what is stored.
+
+    start_ids: in the order baseline, candidate, baseline.   runs: of those starts, for quality.   margin: of the tasks.
+    """
+    stored = {(run.start_id, run.workload_key): run.samples for run in runs}
     results: list[QualityResult] = []
-    first, middle, second = start_ids
-    for at in dict.fromkeys(at for _, at in stored):
+    for key in dict.fromkeys(run.workload_key for run in runs):
         try:
-            results += quality.evaluate(candidate_key, stored[middle, at], stored[first, at], stored[second, at], at=at)
+            if key.startswith(task_accuracy.PREFIX):
+                first, middle = (task_accuracy.from_samples(key, stored[start, key]) for start in start_ids[:2])
+                results.append(task_accuracy.judged(candidate_key, middle, first, margin))
+            else:
+                readings = [from_samples(stored[start, key]) for start in start_ids]
+                results += quality.evaluate(candidate_key, readings[1], readings[0], readings[2], at=key)
+        except KeyError:
+            return Failed(kind=FailureKind.INCOMPLETE, sentence=f"{key} was not asked of both sides")
         except ValueError as error:
-            return Failed(kind=FailureKind.WRONG_OUTPUT, sentence=f"the baseline cannot calibrate at {at}: {error}")
+            return Failed(kind=FailureKind.WRONG_OUTPUT, sentence=f"nothing can be compared at {key}: {error}")
     return tuple(results)
 
 
@@ -174,7 +204,7 @@ def _flat(parts: Iterable[Sequence[float]]) -> list[float]:
 
 
 def _talk(
-    asked: Sequence[Probe], others: Sequence[Mapping[str, Sequence[Generated]]]
+    asked: Sequence[Probe], others: Sequence[Mapping[str, Sequence[Generated]]], tasks: TaskSet | None
 ) -> Callable[[Running], _Told | Failed]:
     def talk(running: Running) -> _Told | Failed:
         outputs: dict[str, Sequence[Generated]] = {}
@@ -196,7 +226,8 @@ def _talk(
                     return scored
                 scores[at] = scored
             of_others.append(scores)
-        return _Told(outputs, own, of_others)
+        answers = running.answer(tasks) if tasks is not None and tasks.tasks else ()
+        return answers if isinstance(answers, Failed) else _Told(outputs, own, of_others, answers)
 
     return talk
 
@@ -210,3 +241,8 @@ def _answer(finished: Finished) -> _Told | Failed:
 
 def _prompts(file: StudyFile, count: int, length: int, salt: int) -> tuple[tuple[int, ...], ...]:
     return quality.prompts(count, max(1, length), file.quality.vocabulary_size, file.seed * 1_000_003 + salt)
+
+
+def _concurrency(file: StudyFile) -> int:
+    """The largest that the study asks about."""
+    return max((w.concurrency for w in file.workloads if isinstance(w, ServingWorkload)), default=1)

@@ -25,7 +25,7 @@ from search_spaces.candidate import Candidate, candidate_key
 from search_spaces.gemm import SKINNY
 from search_spaces.knob import Scalar
 from tuner.core.measurement import FailureKind, Fingerprint, Measurement, Origin, Process, Purpose
-from tuner.core.ports import Generated, Running, Scored, StartRequest
+from tuner.core.ports import Answers, Generated, Running, Scored, StartRequest, TaskSet
 from tuner.core.trial import Failed
 from tuner.core.workload import GemmProblem, Workload
 
@@ -178,6 +178,9 @@ class _Pass:
 
     def score(self, outputs: Sequence[Generated]) -> Sequence[Scored] | Failed:
         return _none(f"a recording scores nothing ({len(outputs)} outputs)")
+
+    def answer(self, asked: TaskSet) -> Sequence[Answers] | Failed:
+        return _none(f"a recording answers no question of {', '.join(asked.tasks)}")
 
 
 @dataclass(frozen=True, slots=True)

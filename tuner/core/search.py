@@ -19,6 +19,7 @@ from scipy.stats import spearmanr
 from search_spaces.candidate import Candidate, candidate_key
 from search_spaces.knob import Scalar
 from tuner.core.ports import Belief
+from tuner.core.stopping import Known
 from tuner.core.tpe import GridTpe, is_compared
 
 GP_TRIALS_AT_MOST = 300  # a Gaussian process is refitted on every ask, in time cubic in the trials
@@ -115,6 +116,26 @@ class Search:
             )
         )
 
+    def known(
+        self, told: Mapping[str, tuple[float, bool]], *, baseline_feasible: bool, trials: int, noise: float
+    ) -> Known:
+        """What `stopping` weighs. told: candidate key to log ratio and whether it kept its limits."""
+        tried = [key for key in told if key in self._rows]
+        believed = np.zeros(len(self._keys))
+        for key, belief in self._beliefs.items():
+            believed[self._rows[key]] = belief.mean
+        return Known(
+            points=self._grid.points,
+            believed=believed,
+            tried=np.array([self._rows[key] for key in tried], dtype=np.intp),
+            values=np.array([told[key][0] for key in tried], dtype=np.float64),
+            feasible=np.array([told[key][1] for key in tried], dtype=np.bool_),
+            baseline_feasible=baseline_feasible,
+            left=np.flatnonzero(self._untried),
+            trials=trials,
+            noise=noise,
+        )
+
     def trust(self) -> float:
         """How far the beliefs are followed: their rank correlation with what was measured, none below zero."""
         known = [key for key in self._values if key in self._beliefs]
@@ -163,7 +184,7 @@ class _Grid:
         self._drop_redundant(columns, len(options))
         self._names = list(self._levels)
         index = {name: {_typed(level): i for i, level in enumerate(found)} for name, found in self._levels.items()}
-        self._points = np.array(
+        self.points = np.array(
             [[index[name][_typed(columns[name][row])] for name in self._names] for row in range(len(options))],
             dtype=np.int32,
         ).reshape(len(options), len(self._names))
@@ -184,13 +205,13 @@ class _Grid:
                 del self._levels[name]
 
     def params(self, row: int) -> dict[str, int]:
-        return {name: int(level) for name, level in zip(self._names, self._points[row], strict=True)}
+        return {name: int(level) for name, level in zip(self._names, self.points[row], strict=True)}
 
     def nearest(self, params: Mapping[str, object], untried: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> int:
         """The untried row with the fewest differing options, ordered ones counted by their distance."""
         rows = np.flatnonzero(untried)
         point = np.array([int(str(params[name])) for name in self._names], dtype=np.int32)
-        apart = np.abs(self._points[rows] - point)
+        apart = np.abs(self.points[rows] - point)
         distance = np.where(self._ordered, apart / self._spans, apart != 0).sum(axis=1)
         return int(rows[int(np.argmin(distance))])
 

@@ -85,11 +85,13 @@ class LimitSection(Section):
 
 class BudgetSection(Section):
     """trials: candidates tried in the search, over all GPU counts, baselines not counted.   gpu_hours: of all starts,
-    the confirmation's included; None is no bound.   start_minutes: expected length of one start, for the estimate."""
+    the confirmation's included; None is no bound.   start_minutes: expected length of one start, for the estimate.
+    stop_early: end a search once what is left of it is expected to gain less than the noise of one start."""
 
     trials: Positive = 40
     gpu_hours: Annotated[float, Field(gt=0)] | None = None
     start_minutes: Annotated[float, Field(gt=0)] | None = None
+    stop_early: bool = True
 
 
 class ConfirmSection(Section):
@@ -112,16 +114,33 @@ class ConfirmSection(Section):
         return self.starts or (5 if self.finalists == 1 else 6)
 
 
+TaskName = Annotated[str, Field(pattern=r"^[\w.:+-]{1,100}$")]  # never a path: a task file can run code
+
+
 class QualitySection(Section):
     """prompts, prompt_tokens, output_tokens: of the generations that are scored, at each graph size.
     vocabulary_size: prompts are token ids from the middle of so many; every tokenizer has the default.
-    enabled: false leaves the check out, and then nothing can be validated."""
+    enabled: false leaves the check out, and then nothing can be validated.
+    tasks: of lm-eval, each of which must lose less than `margin` of its answers against the baseline.   limit:
+    questions of each task.   tasks_python: the interpreter that has lm-eval; the engine's where absent.
+    tasks_folder: of task files of your own."""
 
     enabled: bool = True
     prompts: Positive = 8
     prompt_tokens: Positive = 16
     output_tokens: Positive = 128
     vocabulary_size: Annotated[int, Field(ge=20)] = 500
+    tasks: Annotated[tuple[TaskName, ...], BeforeValidator(as_list)] = ()
+    margin: Annotated[float, Field(gt=0, lt=1)] = 0.02
+    limit: Positive | None = None
+    tasks_python: str | None = None
+    tasks_folder: str | None = None
+
+    @model_validator(mode="after")
+    def _tasks_are_checked(self) -> "QualitySection":
+        if self.tasks and not self.enabled:
+            raise ValueError("tasks: they are part of the check that `enabled: false` leaves out")
+        return self
 
 
 class EngineSection(Section):

@@ -9,6 +9,7 @@ from search_spaces.candidate import difference
 from tuner.core import card, vllm_args
 from tuner.core.comparability import stale_reasons
 from tuner.core.decision import Confirmation, Decision, DecisionKind
+from tuner.core.events import searches_stopped
 from tuner.core.export import NothingToExportError, Subject, chosen
 from tuner.core.measurement import Fingerprint, Origin, Start
 from tuner.core.objective import Verdict, judge
@@ -83,6 +84,7 @@ class Outlook:
     verdict: Verdict | None
     confirmation: Confirmation | None
     trials: int
+    stopped: str = ""
 
     @property
     def decision(self) -> Decision | None:
@@ -93,6 +95,7 @@ def outlook(studies: Studies, study: Study) -> list[Outlook]:
     """One for each GPU count, from the tables alone."""
     trials = studies.trials(study.id)
     confirmations = {confirmation.gpus: confirmation for confirmation in studies.confirmations(study.id)}
+    stopped = searches_stopped(studies, study.id)
     found = []
     for gpus in sorted({trial.gpus for trial in trials}):
         mine = [trial for trial in trials if trial.gpus == gpus]
@@ -107,6 +110,7 @@ def outlook(studies: Studies, study: Study) -> list[Outlook]:
                 verdict=verdict,
                 confirmation=confirmation,
                 trials=len(mine),
+                stopped=stopped.get(gpus, ""),
             )
         )
     return found

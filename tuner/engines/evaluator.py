@@ -25,6 +25,7 @@ from tuner.engines.preflight import Preflight
 from tuner.engines.process import StillThereError
 from tuner.engines.running import RunningServer
 from tuner.engines.server import Recipe, Server
+from tuner.engines.tasks import Tasks
 
 
 class VllmEvaluator:
@@ -44,8 +45,9 @@ class VllmEvaluator:
         runs: Path,
         deadlines: Deadlines,
         kernel_tables: Mapping[str, str] | None = None,
+        tasks: Tasks | None = None,
     ) -> None:
-        """kernel_tables: name of a tuned tile table to its file.
+        """kernel_tables: name of a tuned tile table to its file.   tasks: where the study checks accuracy.
 
         Raises:
             NoEngineError: the interpreter cannot be run or has no vLLM.
@@ -54,6 +56,7 @@ class VllmEvaluator:
         self._model = model
         self._nodes = nodes
         self._kernel_tables = kernel_tables or {}
+        self._tasks = tasks
         self._runs = runs
         self._deadlines = deadlines
         self._versions = {**hardware.versions(engine), "model": model_revision(model)}
@@ -118,6 +121,7 @@ class VllmEvaluator:
                     deadlines=self._deadlines,
                     gauges=watching,
                     stopped=lambda: self._closed,
+                    tasks=self._tasks,
                 )
         finally:
             watching.stop()
@@ -132,6 +136,8 @@ class VllmEvaluator:
             servers = list(self._servers)
         self._bench.stop()
         self._asker.stop()
+        if self._tasks is not None:
+            self._tasks.stop()
         for server in servers:
             with contextlib.suppress(StillThereError):
                 server.guarded.stop()

@@ -12,13 +12,14 @@ from search_spaces.serving import ServingConfig
 from tuner.core import vllm_args
 from tuner.core.datasets import DatasetError
 from tuner.core.measurement import FailureKind, Fingerprint, Measurement, Origin, Process, Purpose, finite
-from tuner.core.ports import Generated, Scored, StartRequest
+from tuner.core.ports import Answers, Generated, Scored, StartRequest, TaskSet
 from tuner.core.trial import Failed
 from tuner.core.workload import ServingWorkload, Workload
 from tuner.engines import gauges, path_proof, sending, traffic
 from tuner.engines.engine import Deadlines
 from tuner.engines.helper import AnswerError, Helper, HelperDiedError, NoAnswerError
 from tuner.engines.server import Server
+from tuner.engines.tasks import At, Tasks
 
 Question = TypeVar("Question")
 Answer = TypeVar("Answer")
@@ -52,6 +53,7 @@ class RunningServer:
     deadlines: Deadlines
     gauges: gauges.Gauges
     stopped: Callable[[], bool]
+    tasks: Tasks | None = None
     _warm: set[ServingWorkload] = field(default_factory=set, init=False)
 
     @property
@@ -157,6 +159,20 @@ class RunningServer:
             return Scored(logprobs=tuple(own), best=tuple(best))
 
         return self._all(one, outputs, 1)
+
+    def answer(self, asked: TaskSet) -> Sequence[Answers] | Failed:
+        if self.tasks is None:
+            return self._failed("the study named no lm-eval", otherwise=FailureKind.INFRASTRUCTURE)
+        watch = Standstill(self.server.counters, self.deadlines.request_s)
+        try:
+            return self.tasks.answers(At(base_url=self.server.base_url, model=self.server.name), asked, watch.sentence)
+        except AnswerError as error:
+            return self._failed(f"lm-eval failed: {error}")
+        except HelperDiedError as error:
+            return self._failed(str(error), otherwise=FailureKind.INFRASTRUCTURE)
+        except NoAnswerError as error:
+            kind = FailureKind.HUNG if watch.standing else FailureKind.INCOMPLETE
+            return self._failed(str(error), otherwise=kind)
 
     def _all(
         self, ask: Callable[[Question], Answer], questions: Sequence[Question], concurrency: int

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from search_spaces.serving import ServingConfig
 from tuner.core.acceptance import AcceptanceError
 from tuner.core.measurement import FailureKind, Fingerprint, Measurement, Origin, Process, Purpose
-from tuner.core.ports import Generated, Running, Scored, StartRequest
+from tuner.core.ports import Answers, Generated, Running, Scored, StartRequest, TaskSet
 from tuner.core.study_file import StudyFile
 from tuner.core.trial import Failed
 from tuner.core.workload import ServingWorkload, Workload
@@ -86,6 +86,9 @@ class _Prediction:
 
     def score(self, outputs: Sequence[Generated]) -> Sequence[Scored] | Failed:
         return _refused(f"a prediction scores nothing ({len(outputs)} outputs)")
+
+    def answer(self, asked: TaskSet) -> Sequence[Answers] | Failed:
+        return _refused(f"a prediction answers no question of {', '.join(asked.tasks)}")
 
 
 def _refused(sentence: str) -> Failed:

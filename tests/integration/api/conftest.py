@@ -4,6 +4,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from db.sessions import Sessions
 from db.studies import SqlStudies
 from search_spaces.catalog import SPACES
 from tests.fakes import FakeClock
-from tuner.app.serve import examine, read_log
+from tuner.app.serve import examine, read_log, tuned_tiles
 from tuner.core.access import Scope, make_token
 
 ROOT = Path(__file__).parents[3]
@@ -90,6 +91,7 @@ def serves(tmp_path: Path, empty_file: Path) -> Iterator[Serves]:
             "clock": clock,
             "policy": Policy(),
             "examine": examine,
+            "table": partial(tuned_tiles, SqlStudies(engine, clock)),
             "read_log": read_log,
             "spaces": tuple(SPACES),
             "always_ask": False,

@@ -4,9 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from api.policy import Policy
-from tests.integration.api.conftest import SMALL, Serves, Service
+from tests.integration.api.conftest import ROOT, SMALL, Serves, Service
 from tests.integration.api.test_studies import problem_of
 from tuner.app.errors import WrongInputError
 from tuner.app.serve import Address, refuse_open_doors
@@ -143,6 +144,13 @@ def test_no_answer_and_no_table_holds_a_secret(service: Service) -> None:
 
 PROMPTS = {"input_tokens": 512, "output_tokens": 64}
 VLLM = {**SMALL, "evaluator": "vllm", "engine": {"version": "0.33.0"}}
+RECORDED = {
+    **yaml.safe_load((ROOT / "examples" / "recorded_skinny_gemm.yaml").read_text()),
+    "workload": None,
+    "fix": {},
+    "engine": {},
+    "recording": "/etc/passwd",
+}
 
 
 @pytest.mark.parametrize(
@@ -166,7 +174,7 @@ VLLM = {**SMALL, "evaluator": "vllm", "engine": {"version": "0.33.0"}}
         ({"model": "../model"}, "model"),
         ({"model": "a/b/c"}, "model"),
         ({"model": "https://evil.example/model"}, "model"),
-        ({"evaluator": "recorded", "recording": "/etc/passwd"}, "recording"),
+        (RECORDED, "recording"),
         ({"workload": {**PROMPTS, "dataset": "/etc/passwd"}}, "workload.dataset"),
         ({"workload": {**PROMPTS, "dataset": {"sharegpt": "../chats.json"}}}, "workload.dataset"),
         ({"workload": {"dataset": {"trace": "/etc/passwd"}}}, "workload.dataset"),
@@ -229,6 +237,22 @@ def test_a_data_set_in_the_services_folder_is_read_when_it_is_sent(serves: Serve
     assert study.file.workload is not None
     assert study.file.workload.dataset is not None
     assert study.file.workload.dataset.facts == Facts(requests=40)
+
+
+@pytest.mark.parametrize(
+    ("quality", "sentence"),
+    [
+        ({"tasks_python": "/tmp/python"}, "quality.tasks_python: this service chooses the interpreter"),
+        ({"tasks_folder": "/srv/data"}, "quality.tasks_folder: task files can run code of their own"),
+    ],
+)
+def test_a_study_from_outside_cannot_bring_code_by_way_of_its_tasks(quality: dict[str, str], sentence: str) -> None:
+    with pytest.raises(StudyFileError, match=sentence):
+        Policy(roots=(Path("/srv/data"),)).check(parse({**VLLM, "quality": {"tasks": ["gsm8k"], **quality}}))
+    with pytest.raises(StudyFileError, match=r"quality\.tasks\.0"):
+        parse({**VLLM, "quality": {"tasks": ["/srv/data/evil.yaml"]}})
+    Policy().check(parse({**VLLM, "quality": {"tasks": ["gsm8k"]}}))
+    Policy(interpreters=("/tmp/python",)).check(parse({**VLLM, "quality": {"tasks_python": "/tmp/python"}}))
 
 
 def test_an_administrators_settings_open_what_is_closed() -> None:

@@ -8,11 +8,19 @@ from typing import Any
 import pytest
 import yaml
 
+from search_spaces.gemm import SkinnyTile
 from tests.contract.nouns import a_confirmation, a_measurement, a_start, a_trial
 from tests.integration.api.conftest import SMALL, Serves, Service
+from tuner.core.decision import DecisionKind
 from tuner.core.measurement import FailureKind
 from tuner.core.study import StudyState
 from tuner.core.trial import Failed, Measured
+
+TILES: dict[str, Any] = {
+    "name": "tiles", "model": "moonshotai/Kimi-K3", "hardware": {"gpu": "H200"}, "space": "skinny_gemm",
+    "evaluator": "recorded", "recording": "h200_skinny_gemm", "objective": {"minimize": "kernel_us"},
+    "problems": [{"n": 1536, "k": 7168, "m": m} for m in (1, 2)], "budget": {"trials": 3},
+}  # fmt: skip
 
 
 def problem_of(answer: Any, status: int) -> dict[str, Any]:
@@ -338,6 +346,54 @@ def test_a_validated_configuration_is_exported_in_each_format(service: Service, 
     assert "Validated" in answer.text
     decision = service.client.get(f"/v1/studies/{study}").json()["contests"][0]["decision"]
     assert (decision["kind"], decision["gain"]) == ("validated", 0.12)
+
+
+def test_a_groups_tiles_are_one_table_that_says_that_nothing_was_measured(service: Service) -> None:
+    answer = service.client.post("/v1/studies", json=TILES)
+    assert answer.status_code == 202, answer.text
+    studies = service.ports.studies
+    (first, second) = studies.find(limit=10)
+    assert first.group == second.group is not None
+    url, asked = f"/v1/studies/{first.group}/config", {"format": "table"}
+    problem_of(service.client.get(url, params=asked), 409)
+    for study in (first, second):
+        lease = studies.claim("w", ttl_s=20, study_id=study.id)
+        assert lease is not None
+        for number, (key, size) in enumerate((("a" * 16, 64), ("b" * 16, 128))):
+            tile = SkinnyTile(block_size=size, outputs_per_block=2)
+            studies.add_trial(lease, replace(a_trial(number, baseline=number == 0), key=key, candidate=tile))
+        confirmation = a_confirmation(1, decided=True)
+        assert confirmation.decision is not None
+        decision = replace(confirmation.decision, kind=DecisionKind.NOT_MEASURED)
+        studies.save_confirmation(lease, replace(confirmation, decision=decision))
+    problem_of(service.client.get(url, params=asked), 409)
+    answer = service.client.get(url, params={**asked, "allow_unvalidated": True})
+    assert answer.status_code == 200, answer.text
+    table = answer.json()
+    assert table["status"] == "not_measured"
+    assert [(tile["m"], tile["tile"]["block_size"]) for tile in table["tiles"]] == [(1, 128), (2, 128)]
+
+
+def test_what_has_no_tiles_is_no_table(service: Service, tried: str) -> None:
+    found = problem_of(service.client.get(f"/v1/studies/{tried}/config", params={"format": "table"}), 422)
+    assert "is of no kernel" in found["detail"]
+    problem_of(service.client.get("/v1/studies/none/config", params={"format": "table"}), 404)
+    problem_of(service.client.get(f"/v1/studies/{tried}/config", params={"format": "chairs"}), 422)
+
+
+def test_a_trial_that_fell_back_to_stock_kernels_says_so(service: Service) -> None:
+    study = service.submit()
+    studies = service.ports.studies
+    lease = studies.claim("w", ttl_s=20, study_id=study)
+    assert lease is not None
+    for number, share in enumerate((0.94, 0.96)):
+        studies.add_trial(lease, a_trial(number))
+        start = a_start(number)
+        studies.open_start(lease, start)
+        studies.add_measurement(lease, replace(a_measurement(start.id), metrics={"specialized_share": share}))
+        studies.finish_trial(lease, number, Measured(measurements=()))
+    found = service.client.get(f"/v1/studies/{study}/trials").json()["trials"]
+    assert [trial["fell_back"] for trial in found] == [True, False]
 
 
 def test_the_comparison_holds_each_gpu_count_against_its_own_baseline(service: Service, tried: str) -> None:

@@ -90,7 +90,8 @@ def test_a_trial_that_accepts_something_else_fails_as_wrong_output(monkeypatch: 
         "output_tokens": 8,
         "acceptance": {"synthetic": {"curve": "kimi-k3-dspark-coding"}},
     }
-    bench = Bench(study_file(space={"knobs": knobs}, workload=workload), FakeEvaluator(speed))
+    file = study_file(hardware={"gpu": "H200"}, space={"knobs": knobs}, workload=workload)
+    bench = Bench(file, FakeEvaluator(speed))
     bench.run()
     outcomes = {t.candidate.values().get("num_speculative_tokens", 0): t.outcome for t in bench.trials}
     assert isinstance(outcomes[0], Measured)

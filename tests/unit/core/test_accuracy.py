@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 from scipy.stats import binomtest
 
-from tuner.core.accuracy import _won_share, non_inferior
+from tuner.core.accuracy import _won_share, fewest_questions, non_inferior
 
 counts = st.integers(min_value=0, max_value=40)
 
@@ -64,6 +64,13 @@ def test_the_restricted_likelihood_is_at_its_maximum(both: int, lost: int, won: 
 
     best = minimize_scalar(minus_log_likelihood, bounds=(-difference, (1 - difference) / 2), method="bounded")
     assert minus_log_likelihood(likeliest) <= best.fun + 1e-4
+
+
+@given(margin=st.floats(0.004, 0.3))
+def test_the_fewest_questions_are_those_that_equal_answers_just_pass_with(margin: float) -> None:
+    fewest = fewest_questions(margin)
+    assert non_inferior(*answers(fewest, 0, 0, 0), margin=margin).passed
+    assert not non_inferior(*answers(fewest - 1, 0, 0, 0), margin=margin).passed
 
 
 @given(lost=counts, won=counts)

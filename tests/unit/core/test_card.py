@@ -26,7 +26,8 @@ def recompute(run: Measurement, workload: Workload, gpus: int) -> dict[str, floa
 
 @pytest.fixture(scope="module")
 def card() -> dict[str, Any]:
-    bench = Bench(study_file(limits=[{"metric": "ttft_p99_ms", "at_most": 1000}]), FakeEvaluator(speed, noise=0.002))
+    file = study_file(limits=[{"metric": "ttft_p99_ms", "at_most": 1000}], quality={"tasks": ["sums"]})
+    bench = Bench(file, FakeEvaluator(speed, noise=0.002))
     bench.run()
     found = evidence_card(bench.studies, subject(bench.studies, bench.studies.get("s1")))
     assert found is not None
@@ -70,6 +71,25 @@ def _tweak_logprob(card: dict[str, Any]) -> None:
     run["samples"]["logprobs"] = [value - 3 for value in run["samples"]["logprobs"]]
 
 
+def _turn_an_answer_right(card: dict[str, Any]) -> None:
+    run = next(m for m in card["measurements"] if "right" in m["samples"])
+    run["samples"]["right"][0] = 1.0
+
+
+def _raise_an_accuracy(card: dict[str, Any]) -> None:
+    result = next(r for r in card["confirmation"]["quality"] if r["name"] == "task_accuracy")
+    result["detail"] = result["detail"].replace("90.0% right", "95.0% right")
+
+
+def _widen_margin(card: dict[str, Any]) -> None:
+    card["study"]["file"]["quality"]["margin"] = 0.2
+
+
+def _raise_acceptance(card: dict[str, Any]) -> None:
+    by_workload = next(iter(card["acceptance_by_position"].values()))
+    next(iter(by_workload.values()))[1] = 0.7
+
+
 def _change_status(card: dict[str, Any]) -> None:
     card["status"] = "Validated, everywhere"
 
@@ -92,6 +112,10 @@ def _change_baseline(card: dict[str, Any]) -> None:
         _exclude_start,
         _hide_output,
         _tweak_logprob,
+        _turn_an_answer_right,
+        _raise_an_accuracy,
+        _widen_margin,
+        _raise_acceptance,
         _change_status,
         _change_file,
         _change_baseline,
@@ -117,6 +141,9 @@ def test_the_markdown_names_gain_ratios_limits_output_and_what_is_not_proved(car
         "paired start ratios",
         "| ttft",
         "decode_against_prefill",
+        "| 0.800, 0.500, 0.250 |",
+        "task_accuracy",
+        "90.0% right, the baseline 90.0%, of 200 questions",
         "**Not proved**",
         "## Starts",
         "tuner verify",

@@ -1,7 +1,10 @@
 """What no set of measurements may ever bring about."""
 
+import math
 from dataclasses import replace
 
+import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,10 +21,13 @@ from tests.confirmations import (
     from_ratios,
     good_quality,
     made,
+    measurement,
+    start,
 )
-from tuner.core.confirm import schedule, slots_left
-from tuner.core.decision import Confirmation, DecisionKind
+from tuner.core.confirm import ALPHA, schedule, slots_left
+from tuner.core.decision import Confirmation, Decision, DecisionKind
 from tuner.core.measurement import Measurement
+from tuner.core.paired import estimate
 
 VALIDATED = DecisionKind.VALIDATED
 ratio = st.floats(min_value=0.9, max_value=1.2)
@@ -36,6 +42,69 @@ def test_adding_a_worse_start_never_turns_a_rejection_into_a_validation(ratios: 
     more = [*ratios, min(ratios) * worse]
     if from_ratios({FIRST: more}).decide().kind is VALIDATED:
         assert from_ratios({FIRST: ratios}).decide().kind is VALIDATED
+
+
+@given(
+    logs=st.lists(st.floats(min_value=-0.2, max_value=0.2), min_size=6, max_size=30),
+    worse=st.floats(min_value=0.0, max_value=0.3),
+    family=st.integers(1, 3),
+)
+@quick
+def test_a_further_pair_that_is_worse_than_all_never_raises_bound_or_estimate_nor_lowers_p_of_what_was_rejected(
+    logs: list[float], worse: float, family: int
+) -> None:
+    """At every number of pairs that a study may ask for, and at each level that Holm may leave to a finalist."""
+    before = estimate([math.exp(log) for log in logs], alpha=ALPHA / family)
+    after = estimate([math.exp(log) for log in [*logs, min(logs) - worse]], alpha=ALPHA / family)
+    assert after.lower <= before.lower + 1e-12
+    assert after.gain <= before.gain + 1e-12
+    if before.p >= ALPHA / family and min(logs) - worse <= 0:
+        assert after.p >= ALPHA / family
+
+
+@given(
+    first=st.lists(ratio, min_size=6, max_size=8), worse=st.floats(0.5, 1.0), least=st.sampled_from([0.0, 0.01, 0.05])
+)
+@quick
+def test_a_worse_round_of_every_finalist_validates_none_that_was_rejected(
+    first: list[float], worse: float, least: float
+) -> None:
+    """Two finalists, each with a further round that is worse than any of its own."""
+    second = [value * 1.01 for value in reversed(first)]
+    terms = replace(TERMS, min_gain=least)
+    before = from_ratios({FIRST: first, SECOND: second}).decide(terms)
+    lowered = {key: [*values, min(values) * worse] for key, values in ((FIRST, first), (SECOND, second))}
+    after = from_ratios(lowered).decide(terms)
+    passed = {c.candidate_key for c in before.comparisons if not c.reasons}
+    assert {c.candidate_key for c in after.comparisons if not c.reasons} <= passed
+
+
+@given(ratios=rounds, value=st.floats(1.0, 1e6), at=st.integers(0, 11))
+@quick
+def test_a_start_that_is_left_out_changes_nothing_however_fast_it_was(
+    ratios: list[float], value: float, at: int
+) -> None:
+    straight = from_ratios({FIRST: ratios})
+    slots = schedule(straight.confirmation)
+    slot = slots[at % len(slots)]
+    extra = start(slot, suffix="-again", excluded="the machine was taken away")
+    more = Made(
+        straight.confirmation, [*straight.starts, extra], [*straight.measurements, measurement(extra.id, value)]
+    )
+    before, after = straight.decide(), more.decide()
+    assert (after.kind, after.winner_key, after.comparisons) == (before.kind, before.winner_key, before.comparisons)
+
+
+@given(ratios=rounds, at=st.integers(0, 11))
+@quick
+def test_a_second_start_that_counts_for_one_place_is_refused(ratios: list[float], at: int) -> None:
+    straight = from_ratios({FIRST: ratios})
+    slots = schedule(straight.confirmation)
+    again = Made(
+        straight.confirmation, [*straight.starts, start(slots[at % len(slots)], suffix="-2")], straight.measurements
+    )
+    with pytest.raises(ValueError, match="two starts that count"):
+        again.decide()
 
 
 @given(ratios=rounds, at=st.integers(min_value=0, max_value=4), worse=st.floats(min_value=0.5, max_value=1.0))
@@ -84,6 +153,65 @@ def test_permuting_candidates_starts_and_measurements_changes_nothing(
         before.smallest_gain,
     )
     assert sorted(after.comparisons, key=str) == sorted(before.comparisons, key=str)
+
+
+@given(
+    values=st.lists(st.lists(ratio, min_size=6, max_size=6), min_size=3, max_size=3),
+    order=st.permutations([0, 1, 2]),
+)
+@quick
+def test_the_names_of_candidates_decide_nothing(values: list[list[float]], order: list[int]) -> None:
+    """The same starts under other keys, and so in another order of the schedule: the same numbers win."""
+    keys = (FIRST, SECOND, THIRD)
+    before = from_ratios(dict(zip(keys, values, strict=True))).decide()
+    after = from_ratios({keys[new]: values[old] for new, old in enumerate(order)}).decide()
+
+    def told(decision: Decision) -> list[tuple[object, ...]]:
+        return sorted((c.gain, c.lower, c.upper, c.p, not c.reasons) for c in decision.comparisons)
+
+    assert after.kind is before.kind
+    assert np.allclose(np.array(told(after), dtype=float), np.array(told(before), dtype=float))
+
+
+@given(value=st.sampled_from([math.nan, math.inf, -math.inf]), sample=st.booleans())
+def test_a_measurement_that_is_no_number_cannot_be_made(value: float, sample: bool) -> None:
+    good = measurement("a", 1.0)
+    with pytest.raises(ValueError, match="finite"):
+        replace(good, samples={METRIC: [1.0, value]}) if sample else replace(good, metrics={METRIC: value})
+
+
+@given(at=st.integers(0, 5), value=st.sampled_from([0.0, -1.0, None]), noise=st.booleans())
+@quick
+def test_a_baseline_without_a_usable_value_makes_nobody_win(at: int, value: float | None, noise: bool) -> None:
+    """Whatever is divided by nothing is not infinitely fast; one of its noise starts is as good as one of a round."""
+    good = from_ratios({FIRST: [1.5] * 6})
+    slots = [s.index for s in schedule(good.confirmation) if s.candidate_key == BASELINE and (s.round is None) == noise]
+    spoiled = f"start-{slots[at % len(slots)]}"
+    bad = Made(
+        good.confirmation, good.starts, [_spoil(m, value) if m.start_id == spoiled else m for m in good.measurements]
+    )
+    decision = bad.decide()
+    assert decision.kind is DecisionKind.NO_VALIDATED_IMPROVEMENT
+    assert decision.winner_key is None
+
+
+@given(at=st.integers(0, 4))
+@quick
+def test_a_limited_metric_without_a_value_in_one_start_never_wins(at: int) -> None:
+    good = made(confirmation(FIRST, starts=5), lambda slot: 150.0 if slot.candidate_key == FIRST else 100.0)
+    assert good.decide(LIMITED).kind is VALIDATED
+    spoiled = f"start-{[s.index for s in schedule(good.confirmation) if s.candidate_key == FIRST][at]}"
+    bad = Made(
+        good.confirmation,
+        good.starts,
+        [
+            replace(m, metrics={METRIC: m.metrics[METRIC]}, missing={"ttft_p99_ms": "was nan"})
+            if m.start_id == spoiled
+            else m
+            for m in good.measurements
+        ],
+    )
+    assert bad.decide(LIMITED).kind is not VALIDATED
 
 
 @given(at=st.integers(0, 5), value=st.sampled_from([0.0, -1.0, None]), whole=st.booleans())

@@ -19,6 +19,7 @@ from tuner.core.starts import LEASE_S, StudyCancelledError
 from tuner.core.study import LeaseLostError, Study, StudyState
 from tuner.core.study_file import StudyFile, parse
 from tuner.core.trial import Failed, Measured, Trial
+from tuner.core.use_cases import outlook
 from tuner.core.workload import Workload
 
 KNOBS = {"max_num_seqs": [4, 1, 8, 16], "max_num_batched_tokens": [512, 1024]}
@@ -138,6 +139,73 @@ def test_a_winner_with_a_broken_decode_path_is_not_validated() -> None:
     bench.run()
     assert bench.decision.kind is DecisionKind.NO_VALIDATED_IMPROVEMENT
     assert any(not result.passed for result in bench.decision.quality)
+
+
+@pytest.mark.parametrize(("forgotten", "passes"), [(0, True), (12, False)])
+def test_a_winner_that_loses_answers_to_a_task_is_not_validated(forgotten: int, passes: bool) -> None:
+    """200 questions; both sides answer 90 % rightly, but for what the winner forgets. No further start is made."""
+    evaluator = FakeEvaluator(speed, noise=0.002)
+    best = [ServingConfig(max_num_seqs=8, max_num_batched_tokens=b) for b in (512, 1024)]
+    evaluator.forgets = dict.fromkeys(map(candidate_key, best), forgotten)
+    bench = Bench(study_file(quality={"tasks": ["sums", "words"], "margin": 0.03}), evaluator)
+    bench.run()
+    assert (bench.decision.kind is DecisionKind.VALIDATED) == passes, bench.decision
+    judged = [result for result in bench.decision.quality if result.name == "task_accuracy"]
+    assert [(result.at, result.passed) for result in judged] == [
+        ("sums: exact_match", passes),
+        ("words: exact_match", passes),
+    ]
+    assert [start.purpose for start in bench.studies.starts("s1")].count(Purpose.QUALITY) == 3
+    stored = [run for run in bench.studies.measurements("s1", purpose=Purpose.QUALITY) if "right" in run.samples]
+    assert len(stored) == 2 * 2
+    if not passes:
+        assert "task_accuracy at sums" in bench.decision.sentence
+
+
+MANY = {"max_num_seqs": [4, 1, 2, 8, 16, 32], "max_num_batched_tokens": [512, 1024, 2048], "block_size": [16, 32, 64]}
+
+
+def many(**changes: Any) -> StudyFile:
+    return study_file(space={"knobs": MANY}, **{"budget": {"trials": 53}, **changes})
+
+
+def test_a_search_of_noise_stops_before_its_budget_and_says_why() -> None:
+    bench = Bench(many(), FakeEvaluator(lambda c, w: 100.0, noise=0.01, seed=1))
+    bench.run()
+    assert len(bench.trials) < 40
+    reasons = [str(data["reason"]) for kind, data in bench.events if kind == "search_stopped"]
+    assert len(reasons) == 1
+    assert reasons[0].startswith(f"the search stopped with {53 - len(bench.trials) + 1} trials left: they are expected")
+    assert outlook(bench.studies, bench.study)[0].stopped == reasons[0]
+    assert bench.state is StudyState.DONE
+
+
+def test_a_search_that_may_not_stop_spends_its_budget() -> None:
+    evaluator = FakeEvaluator(lambda c, w: 100.0, noise=0.01, seed=1)
+    bench = Bench(many(budget={"trials": 53, "stop_early": False}), evaluator)
+    bench.run()
+    assert len(bench.trials) == 54
+    assert not any(kind == "search_stopped" for kind, _ in bench.events)
+
+
+def test_a_search_that_stopped_is_still_stopped_when_its_study_is_resumed() -> None:
+    """Interrupted at the first start of the confirmation."""
+    evaluator = FakeEvaluator(lambda c, w: 100.0, noise=0.01, seed=1)
+    bench = Bench(many(), evaluator)
+
+    def breaking(candidate: Candidate, workload: Workload) -> float:
+        if any(request.purpose is Purpose.NOISE for request in evaluator.starts):
+            raise KeyboardInterrupt
+        return 100.0
+
+    evaluator.speed = breaking
+    with pytest.raises(KeyboardInterrupt):
+        bench.run()
+    before = len(bench.trials)
+    evaluator.speed, evaluator.starts = (lambda c, w: 100.0), []
+    bench.run()
+    assert len(bench.trials) == before
+    assert [kind for kind, _ in bench.events].count("search_stopped") == 1
 
 
 def test_limits_that_nothing_keeps_are_infeasible_and_the_nearest_point_is_named() -> None:

@@ -30,6 +30,8 @@ def test_every_example_can_be_planned(path: Path) -> None:
     ("changes", "sentence"),
     [
         ({"objectiv": {}}, "objectiv: unknown key; did you mean 'objective'?"),
+        ({"quality": {"tasks": ["gsm8k"], "enabled": False}}, "quality: tasks: they are part of the check"),
+        ({"quality": {"margin": 0}}, "quality.margin: Input should be greater than 0"),
         ({"budget": {"trails": 3}}, "budget.trails: unknown key; did you mean 'trials'?"),
         ({"budget": {"trials": 0}}, "budget.trials: Input should be greater than 0"),
         ({"workload": {"input_tokens": 1}}, "workload.output_tokens: Field required"),
@@ -232,6 +234,29 @@ def test_one_fixed_acceptance_length_cannot_rank_draft_lengths() -> None:
         plan(parse(document(workload=workload)))
     fixed = {"num_speculative_tokens": 7, "draft_sampling": "greedy/standard"}
     assert plan(parse(document(workload=workload, fix=fixed))).feasible > 0
+
+
+def drafting(gpu: str, evaluator: str, acceptance: Any, drafts: list[int]) -> StudyFile:
+    return parse(
+        document(
+            hardware={"gpu": gpu},
+            evaluator=evaluator,
+            space="tiny_cpu",
+            only={"num_speculative_tokens": drafts},
+            workload={"input_tokens": 8, "output_tokens": 8, "acceptance": acceptance},
+        )
+    )
+
+
+SYNTHETIC = {"synthetic": {"curve": "kimi-k3-dspark-coding"}}
+
+
+def test_synthetic_acceptance_is_refused_on_a_cpu_which_vllm_has_no_sampler_for() -> None:
+    with pytest.raises(StudyFileError, match=r"workload.acceptance: vLLM's CPU engine dies .* use real text"):
+        plan(drafting("cpu", "vllm", SYNTHETIC, [0, 4]))
+    assert plan(drafting("cpu", "vllm", "real", [0, 4])).feasible
+    assert plan(drafting("cpu", "vllm", SYNTHETIC, [0])).feasible, "without drafts nothing is feigned"
+    assert plan(drafting("H200", "vllm", SYNTHETIC, [0, 4])).feasible
 
 
 def test_a_key_leaves_out_what_stands_at_its_default() -> None:

@@ -10,6 +10,7 @@ from types import ModuleType
 import pytest
 
 from kernels.compile import CompileError, Toolchain, compile_tiles, link, resources
+from search_spaces.decode_gemm import DecodeTile
 from search_spaces.gemm import SkinnyTile
 from tuner.engines.engine import INSIDE
 
@@ -22,12 +23,13 @@ exec {python} -c '
 import json, os, sys
 asked = json.load(sys.stdin)
 for job in asked["jobs"]:
+    versions = {{"kernel": asked["target"].split(".")[1], "compiler": "dsl 1"}}
     answer = {{"registers": 40, "local_bytes": 8 * (job["m"] == 8), "shared_bytes": 1024, "code_bytes": 2816}}
     if job["m"] == 7:
         answer = {{"refused": "ValueError: no"}}
-    name = "m%d_%s_%s" % (job["m"], os.environ["CUTE_DSL_ARCH"], job["values"]["block_size"])
+    name = "m%d_%s_%s" % (job["m"], os.environ["CUTE_DSL_ARCH"], "_".join(map(str, job["values"].values())))
     open(os.path.join(asked["out"], name + ".o"), "w").close()
-    print(json.dumps({{**job, "symbol": name, "compile_s": 0.5, **answer}}))
+    print(json.dumps({{**job, **versions, "symbol": name, "compile_s": 0.5, **answer}}))
 '
 """
 
@@ -48,6 +50,26 @@ def test_every_kernel_is_compiled_once_and_answered_in_the_order_asked(tools: To
     assert found[3].refused == "ValueError: no"
     assert {c.architecture for c in found} == {"sm_90a"}
     assert not list((tmp_path / "out").glob("dump*"))
+
+
+def test_tiles_of_two_kernels_are_compiled_by_their_own_targets_and_a_decode_tile_for_8_and_16_rows(
+    tools: Toolchain, tmp_path: Path
+) -> None:
+    decode = DecodeTile(rows=16, warps=4, split_k=2)
+    jobs = [(2, decode), (2, TILE), (4, decode), (11, decode)]
+    found = compile_tiles(tools, jobs, tmp_path / "out", architecture="sm_100a", processes=2)
+    assert [(c.m, c.tile, c.kernel_version) for c in found] == [
+        (8, decode, "decode_target"), (2, TILE, "skinny_target"), (16, decode, "decode_target"),
+    ]  # fmt: skip
+    assert [c.compiler for c in found] == ["dsl 1"] * 3
+
+
+def test_shared_memory_counts_what_a_launch_asks_for(tools: Toolchain, tmp_path: Path) -> None:
+    """vLLM's kernel declares all of its own; ours asks for its rings at launch."""
+    decode = DecodeTile(rows=16, warps=4, split_k=2)
+    ours, vllms = compile_tiles(tools, [(4, decode), (4, TILE)], tmp_path, architecture="sm_90a", processes=1)
+    assert ours.shared_bytes == 1024 + decode.smem_bytes(8)
+    assert vllms.shared_bytes == 1024
 
 
 def test_what_was_only_compiled_says_so(tools: Toolchain, tmp_path: Path) -> None:

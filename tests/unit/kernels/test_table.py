@@ -2,11 +2,13 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from kernels.table import Entry, Evidence, Status, TableError, TunedTable, from_json, to_json
+from kernels.table import Entry, Evidence, Status, TableError, TunedTable, compiled_table, from_json, to_json
 from search_spaces.gemm import LibraryGemm, SkinnyTile
+from tuner.core.compiled import CompiledKernel
 from tuner.core.workload import GemmProblem
 
 TILE = SkinnyTile(block_size=128, outputs_per_block=2)
@@ -50,6 +52,27 @@ def test_a_table_of_compiled_tiles_needs_no_evidence_and_says_that_nothing_was_m
     compiled = replace(TABLE, status=Status.NOT_MEASURED, entries=(replace(ENTRY, evidence=None),))
     assert json.loads(to_json(compiled))["status"] == "not_measured"
     assert from_json(to_json(compiled)) == compiled
+
+
+def test_a_table_compiled_for_another_gpu_has_resources_and_none_of_the_evidence() -> None:
+    kernels = [compiled(1, registers=40, local_bytes=8), compiled(2, refused="ValueError: no"), compiled(3)]
+    made = compiled_table(
+        TABLE, kernels, gpu="GB300", capability="10.3", date="2026-12-02", stock=lambda _: LibraryGemm()
+    )
+    (entry,) = made.entries  # the refused one is left out
+    assert (made.status, made.gpu, made.capability, made.driver) == (Status.NOT_MEASURED, "GB300", "10.3", "")
+    assert made.versions == {"tuned_on": "NVIDIA H200", "architecture": "sm_103a", "compiler": "dsl 1"}
+    assert (entry.tile, entry.baseline, entry.evidence) == (TILE, LibraryGemm(), None)
+    assert entry.resources == {"registers": 40, "local_bytes": 8, "shared_bytes": 64, "code_bytes": 9}
+    assert from_json(to_json(made)) == made
+
+
+def compiled(m: int, **given: Any) -> CompiledKernel:
+    told = {"registers": 32, "shared_bytes": 64, "code_bytes": 9, **given}
+    return CompiledKernel(
+        architecture="sm_103a", kernel_version="k", compiler="dsl 1", m=m, tile=TILE, symbol=f"m{m}", compile_s=1.0,
+        **told,
+    )  # fmt: skip
 
 
 def test_two_tiles_for_one_problem_are_refused() -> None:

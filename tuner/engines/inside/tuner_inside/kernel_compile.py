@@ -1,10 +1,13 @@
 """Compile tiles without a GPU, in an interpreter that has the CuTe DSL; registers, local and shared memory of each.
 
-Reads `{"vllm": folder, "out": folder, "jobs": [{"m": ..., "values": {...}}, ...]}` from standard input. The
-architecture is CUTE_DSL_ARCH's; cubins are dumped to CUTE_DSL_DUMP_DIR, a folder of this process alone. Answers one
-JSON line a job; `out` holds one object file a kernel, to be linked.
+Reads `{"target": module, "out": folder, "jobs": [{"m": ..., "values": {...}}, ...]}` from standard input, with what the
+target needs beside it: `vllm`, the folder of the package. The architecture is CUTE_DSL_ARCH's; cubins are dumped to
+CUTE_DSL_DUMP_DIR, a folder of this process alone. Answers one JSON line a job, with the versions of the kernel's text
+and of the compiler; `out` holds one object file a kernel, to be linked.
 """
 
+import importlib
+import importlib.metadata
 import json
 import os
 import struct
@@ -13,9 +16,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tuner_inside import skinny_target
 from tuner_inside.kernel_bench import RefusedError
 
+SKINNY = "tuner_inside.skinny_target"
+DSL = "nvidia-cutlass-dsl"
 REGISTERS, FRAME_SIZE = 0x2F, 0x11  # attributes of .nv.info: of a thread; bytes of local memory, spills included
 
 
@@ -23,17 +27,21 @@ def main() -> None:
     asked = json.load(sys.stdin)
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    folder = skinny_target.vllm_folder(asked.get("vllm"))
+    target = importlib.import_module(asked.get("target", SKINNY))
+    build = target.compiler(asked)
+    versions = {"kernel": target.version(asked), "compiler": f"{DSL} {importlib.metadata.version(DSL)}"}
     for job in asked["jobs"]:
         begun = time.monotonic()
-        name = skinny_target.symbol(job["m"], job["values"])
+        name = target.symbol(job["m"], job["values"])
         try:
-            kernel = skinny_target.compiled(folder, job["m"], job["values"], "--keep-cubin")
+            kernel = build(job["m"], job["values"], "--keep-cubin")
             kernel.export_to_c(str(Path(asked["out"]) / f"{name}.o"), name)
             answer: dict[str, Any] = resources(kernel.artifacts.CUBIN)
         except RefusedError as error:
             answer = {"refused": str(error)[:2000]}
-        out.write(json.dumps({**job, "symbol": name, "compile_s": time.monotonic() - begun, **answer}) + "\n")
+        out.write(
+            json.dumps({**job, **versions, "symbol": name, "compile_s": time.monotonic() - begun, **answer}) + "\n"
+        )
         out.flush()
 
 

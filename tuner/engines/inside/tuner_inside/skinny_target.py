@@ -6,9 +6,11 @@ at most 64 registers a thread.
 """
 
 import ctypes
+import functools
 import hashlib
 import importlib.util
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +98,16 @@ def compiled(folder: Path, m: int, values: dict[str, Any], further: str = "") ->
         return cute.compile(kernel, x, w, residual, out, CUstream(0), options=f"{OPTIONS} {further}".rstrip())
     except (ValueError, RuntimeError, NotImplementedError) as error:
         raise RefusedError(f"{type(error).__name__}: {error}") from error
+
+
+def compiler(options: dict[str, Any]) -> Callable[[int, dict[str, Any], str], Any]:
+    """`compiled` for the vLLM that the options name. Raises RefusedError where it has no such kernel."""
+    return functools.partial(compiled, vllm_folder(options.get("vllm")))
+
+
+def version(options: dict[str, Any]) -> str:
+    """`kernel_version` of the vLLM that the options name. Raises RefusedError as it does."""
+    return kernel_version(vllm_folder(options.get("vllm")))
 
 
 def _kernel_class(folder: Path) -> Any:

@@ -1,0 +1,113 @@
+"""Our decode GEMM (decode_gemm.py) as a target of the kernel worker; compiled once for every n and k, and for
+1 to 8 and 9 to 16 rows."""
+
+import ctypes
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tuner_inside.kernel_bench import Launch, RefusedError
+
+OPTIONS = "--enable-tvm-ffi"
+TILE = ("rows", "warps", "depth", "stages", "split_k", "early")
+SOURCE = Path(__file__).with_name("decode_gemm.py")
+
+
+def kernel_version() -> str:
+    """Twelve hex digits of the kernel's source and of how it is compiled: another text is another kernel."""
+    return hashlib.sha256(SOURCE.read_bytes() + OPTIONS.encode()).hexdigest()[:12]
+
+
+def symbol(m: int, values: dict[str, Any]) -> str:
+    """A compiled kernel's name in a library."""
+    return f"decode_h{halves(m)}_" + "_".join(str(int(values[name])) for name in TILE)
+
+
+def halves(m: int) -> int:
+    return 1 if m <= 8 else 2
+
+
+def compiled(m: int, values: dict[str, Any], further: str = "") -> Any:
+    """What `cute.compile` returns for one tile and number of rows; the architecture is CUTE_DSL_ARCH's, or the GPU's.
+
+    further: compiler options that change no code, to keep what it makes.
+
+    Raises:
+        RefusedError: the compiler, or the kernel itself, refuses the tile.
+    """
+    import cutlass
+    from cuda.bindings.driver import CUstream
+    from cutlass import cute
+
+    from tuner_inside.decode_gemm import STEP, DecodeGemm
+
+    element = cutlass.BFloat16
+
+    def tensor(rows: Any, columns: Any, divisibility: int) -> Any:
+        stride = (cute.sym_int64(divisibility=divisibility), 1)
+        align = divisibility * element.width // 8
+        return cute.runtime.make_fake_tensor(element, (rows, columns), stride=stride, assumed_align=align)
+
+    try:
+        kernel = DecodeGemm(halves=halves(m), **{name: values[name] for name in TILE})
+        rows, n, k = cute.sym_int(), cute.sym_int(), cute.sym_int(divisibility=STEP * values["depth"])
+        x, w, out = tensor(rows, k, 8), tensor(n, k, 8), tensor(rows, n, 1)
+        return cute.compile(kernel, x, w, out, CUstream(0), options=f"{OPTIONS} {further}".rstrip())
+    except (KeyError, ValueError, RuntimeError, NotImplementedError) as error:
+        raise RefusedError(f"{type(error).__name__}: {error}") from error
+
+
+def compiler(_: dict[str, Any]) -> Callable[[int, dict[str, Any], str], Any]:
+    """`compiled`; there is nothing to name, since the kernel is here."""
+    return compiled
+
+
+def version(_: dict[str, Any]) -> str:
+    return kernel_version()
+
+
+class Target:
+    """options: `library`, kernels that were compiled before; `runtime`, the DSL's run-time library that such kernels
+    need."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self.version = kernel_version()
+        self._library = None
+        self._kernels: dict[str, Any] = {}
+        if options.get("library"):
+            import tvm_ffi
+
+            if options.get("runtime"):
+                ctypes.CDLL(options["runtime"], mode=ctypes.RTLD_GLOBAL)
+            self._library = tvm_ffi.load_module(options["library"])
+
+    def versions(self) -> dict[str, str]:
+        return {"kernel": self.version}
+
+    def launcher(self, problem: dict[str, Any], candidate: dict[str, Any]) -> Launch:
+        """Raises RefusedError where the candidate cannot be built."""
+        import torch
+
+        if candidate["kind"] == "library_gemm":
+            if candidate["values"]["backend"] != "cublas":
+                raise RefusedError(f"{candidate['values']['backend']} needs vLLM's compiled extension")
+            return lambda x, w, out: torch.mm(x, w.t(), out=out)
+        if candidate["kind"] != "decode_gemm":
+            raise RefusedError(f"no kernel here is of kind {candidate['kind']!r}")
+        kernel = self._kernel(problem["m"], candidate["values"])
+
+        def launch(x: Any, w: Any, out: Any) -> None:
+            kernel(x, w, out, ctypes.c_void_p(torch.cuda.current_stream().cuda_stream))
+
+        return launch
+
+    def _kernel(self, m: int, values: dict[str, Any]) -> Any:
+        name = symbol(m, values)
+        if name not in self._kernels:
+            found = self._library.get_function(name) if self._has(name) else compiled(m, values)
+            self._kernels[name] = found
+        return self._kernels[name]
+
+    def _has(self, name: str) -> bool:
+        return self._library is not None and self._library.implements_function(name)
