@@ -15,6 +15,8 @@ from search_spaces.knob import Scalar
 
 DEGREES_AT_LEAST = 3  # of freedom, below which an interval would say nothing
 ESTIMABLE = 1e-6
+VALUES_AT_MOST = 40  # of one knob; more of them is a number to be swept, not choices to be compared
+COLUMNS_AT_MOST = 200  # the fit costs their cube; knobs with the fewest values come first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +40,8 @@ def main_effects(
     points: Sequence[tuple[Mapping[str, Scalar], float]], baseline: Mapping[str, Scalar], *, confidence: float = 0.95
 ) -> list[Effect]:
     """Largest change first. points: a candidate's values and its ratio to the baseline, better above 1; a ratio that
-    is no positive finite number is left out. A value whose effect cannot be told from another's is left out too."""
+    is no positive finite number is left out. A value whose effect cannot be told from another's is left out too, and so is a knob with so many values
+    that there is nothing to compare."""
     usable = [
         ({name: str(value) for name, value in values.items()}, math.log(ratio))
         for values, ratio in points
@@ -47,25 +50,19 @@ def main_effects(
     if len(usable) < 2:
         return []
     reference = {name: str(value) for name, value in baseline.items()}
-    names = list(dict.fromkeys(name for values, _ in usable for name in values))
-    levels = sorted(
-        {
-            (name, values.get(name, "None"))
-            for name in names
-            for values, _ in usable
-            if values.get(name, "None") != reference.get(name, "None")
-        }
-    )
+    levels = _levels([values for values, _ in usable], reference)
     if not levels:
         return []
     design = np.array(
         [[1.0, *(float(values.get(name, "None") == value) for name, value in levels)] for values, _ in usable]
     )
     y = np.array([ratio for _, ratio in usable])
-    inverse = np.linalg.pinv(design)
-    fitted = inverse @ y
-    told_apart = np.abs(inverse @ design - np.eye(design.shape[1])).max(axis=1) < ESTIMABLE
-    degrees = len(usable) - int(np.linalg.matrix_rank(design))
+    # The normal equations: as many rows as columns, however many trials. Entries are counts, so they are exact.
+    gram = design.T @ design
+    inverse = np.linalg.pinv(gram, hermitian=True)
+    fitted = inverse @ (design.T @ y)
+    told_apart = np.abs(inverse @ gram - np.eye(len(gram))).max(axis=1) < ESTIMABLE
+    degrees = len(usable) - int(np.linalg.matrix_rank(gram, hermitian=True))
     residual = y - design @ fitted
     spread = math.sqrt(float(residual @ residual) / degrees) if degrees >= DEGREES_AT_LEAST else None
     quantile = float(t.ppf((1 + confidence) / 2, degrees)) if spread is not None else 0.0
@@ -74,7 +71,7 @@ def main_effects(
         if not told_apart[column]:
             continue
         middle = float(fitted[column])
-        half = quantile * spread * float(np.linalg.norm(inverse[column])) if spread is not None else None
+        half = quantile * spread * math.sqrt(max(0.0, float(inverse[column, column]))) if spread is not None else None
         found.append(
             Effect(
                 knob=name,
@@ -87,6 +84,19 @@ def main_effects(
             )
         )
     return sorted(found, key=lambda effect: -abs(effect.change))
+
+
+def _levels(points: Sequence[Mapping[str, str]], reference: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Knob and value of each column."""
+    names = {name for values in points for name in values}
+    by_knob = {
+        name: sorted({values.get(name, "None") for values in points} - {reference.get(name, "None")}) for name in names
+    }
+    found: list[tuple[str, str]] = []
+    for name, values in sorted(by_knob.items(), key=lambda item: (len(item[1]), item[0])):
+        if len(values) <= VALUES_AT_MOST and len(found) + len(values) <= COLUMNS_AT_MOST:
+            found += [(name, value) for value in values]
+    return found
 
 
 def _expm1(value: float) -> float:

@@ -65,3 +65,10 @@ def test_few_trials_give_no_interval_and_none_gives_nothing() -> None:
 def test_a_ratio_that_is_no_number_is_left_out() -> None:
     bad = [({"a": 3}, math.nan), ({"a": 3}, math.inf), ({"a": 3}, 0.0)]
     assert main_effects([*bad, ({"a": 1}, 1.0), ({"a": 2}, 1.1)], {"a": 1})[0].value == "2"
+
+
+def test_a_knob_with_a_value_of_its_own_in_each_trial_is_left_out_and_costs_nothing() -> None:
+    points = [({"a": 1 + n % 2, "swept": n}, 1.1 if n % 2 else 1.0) for n in range(2000)]
+    (effect,) = main_effects(points, {"a": 1, "swept": 0})
+    assert (effect.knob, effect.trials) == ("a", 1000)
+    assert effect.change == pytest.approx(0.1)
