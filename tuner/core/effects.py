@@ -39,9 +39,11 @@ class Effect:
 def main_effects(
     points: Sequence[tuple[Mapping[str, Scalar], float]], baseline: Mapping[str, Scalar], *, confidence: float = 0.95
 ) -> list[Effect]:
-    """Largest change first. points: a candidate's values and its ratio to the baseline, better above 1; a ratio that
-    is no positive finite number is left out. A value whose effect cannot be told from another's is left out too, and so is a knob with so many values
-    that there is nothing to compare."""
+    """Largest change first. points: a candidate's values and its ratio to the baseline, better above 1.
+
+    Left out: a ratio that is no positive finite number, a value whose effect cannot be told from another's, and a knob
+    with so many values that there is nothing to compare.
+    """
     usable = [
         ({name: str(value) for name, value in values.items()}, math.log(ratio))
         for values, ratio in points
