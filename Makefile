@@ -27,8 +27,11 @@ demo: setup  ## Kimi K3 on 16 GB300, predicted: progress, best candidate per GPU
 	@$(BIN)/tuner run examples/kimi_k3_gb300.yaml --new --db sqlite:///runs/demo/tuner.db -o runs/demo --allow-unvalidated
 	@echo; echo "runs/demo/kimi-k3-gb300-decode-16gpu.yaml:"; cat runs/demo/kimi-k3-gb300-decode-16gpu.yaml
 
-test: setup  ## all tests that need no vLLM
-	$(BIN)/pytest -n auto -m "not vllm and not gpu"
+test: setup  ## all tests that need no vLLM and no browser
+	$(BIN)/pytest -n auto -m "not vllm and not gpu and not browser"
+
+test-browser: setup  ## the dashboard in Chromium (Debian: apt-get install chromium)
+	$(BIN)/pytest -m browser
 
 check: setup lint  ## ruff, mypy, import-linter, quick tests
 	$(BIN)/pytest -n auto -m "not vllm and not gpu and not slow and not postgres and not browser"

@@ -54,6 +54,17 @@ def stream_events(
     return EventSourceResponse(_stream(ports, study_id, last_event_id), ping=ports.heartbeat_s)
 
 
+def follow(ports: Ports, study_id: str, after: int) -> Response:
+    """From the event after that one, or, without one, from what happens next. Raises UnknownStudyError."""
+    study = ports.studies.get(study_id)
+    if not after:
+        while events := ports.studies.events(study_id, after=after, limit=5000):
+            after = events[-1].id
+    elif study.state.ended and not ports.studies.events(study_id, after=after, limit=1):
+        return Response(status_code=204)
+    return EventSourceResponse(_stream(ports, study_id, after), ping=ports.heartbeat_s)
+
+
 async def _stream(ports: Ports, study_id: str, after: int) -> AsyncIterator[ServerSentEvent]:
     quiet_s = 0.0
     while True:

@@ -1,18 +1,20 @@
 """The pages: each reads what REST reads and renders a template. Errors are pages too."""
 
 from http import HTTPStatus
-from importlib.resources import files
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
 import jinja2
-from fastapi import APIRouter, Form, Query, Request
+from anyio.to_thread import run_sync
+from fastapi import APIRouter, Form, Header, Query, Request
 from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 
 from api.auth import PortsOf, UnauthorizedError
+from api.events import follow
 from api.reading import LOG_BYTES as WHOLE_LOG_BYTES
 from api.routes import Gpus, Number, ReadingOf, StudyPath, get_config
-from api.ui import views
+from api.ui import assets, figures, views
+from api.ui.rows import ORDERS, Order, outcomes_of, rows_of
 from api.ui.visitors import COOKIE, Changing, Looking
 from tuner.core.access import digest_of
 from tuner.core.apart import apart
@@ -24,7 +26,8 @@ from tuner.core.submitting import cancel
 ROWS = 50
 LOG_BYTES = 16_384
 SECURITY = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; "
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'self'; "
+    "img-src 'self'; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "same-origin",
@@ -39,7 +42,7 @@ _TEMPLATES = jinja2.Environment(
 )  # fmt: skip
 _TEMPLATES.globals.update(
     decisions=views.DECISIONS, origins=views.ORIGINS, states=views.STATES, words=views.words, number=views.number,
-    percent=views.percent, unit=views.unit, moment=views.moment,
+    percent=views.percent, unit=views.unit, moment=views.moment, short=views.short, clip=views.clip,
 )  # fmt: skip
 
 
@@ -56,10 +59,9 @@ def root() -> RedirectResponse:
     return RedirectResponse("/ui/")
 
 
-@router.get("/ui/style.css")
-def style() -> Response:
-    text = files("api.ui").joinpath("static/style.css").read_text(encoding="utf-8")
-    return Response(text, media_type="text/css", headers={"Cache-Control": "max-age=300"})
+@router.get("/ui/static/{path:path}")
+def static(request: Request, path: str) -> Response:
+    return assets.answer(path, request.headers.get("if-none-match", ""))
 
 
 @router.get("/ui/")
@@ -76,16 +78,20 @@ def studies(
     return page(
         "studies", actor=actor, studies=found.studies, following=following, state=state, text=text,
         all_states=list(StudyState), live=any(not s.state.ended for s in found.studies),
+        here="/ui/?" + urlencode({**asked, **({"cursor": cursor} if cursor else {})}),
     )  # fmt: skip
 
 
 @router.get("/ui/studies/{study_id}")
 def study(
+    request: Request,
     reading: ReadingOf,
     ports: PortsOf,
     actor: Looking,
     study_id: StudyPath,
-    cursor: Annotated[int, Query(ge=-1, le=2**31 - 1)] = -1,
+    outcome: Annotated[str, Query(pattern=r"^[a-z_]{0,32}$")] = "",
+    order: Order = Order.NUMBER,
+    after: Annotated[int, Query(ge=0, le=2**31 - 1)] = 0,
 ) -> HTMLResponse:
     document = reading.study(study_id)
     study = ports.studies.get(study_id)
@@ -101,13 +107,31 @@ def study(
         for gpus, c in confirmed.items()
         if c.decision is not None
     }
+    trials = ports.studies.trials(study_id)
+    told = figures.told(ports, study_id)
+    runs = figures.baseline_runs(ports, study)
+    objective = study.file.objective.metric
+    counts = [contest.gpus for contest in document.contests]
+    progress = {gpus: figures.progress(told, gpus, figures.band(runs.get(gpus, []), objective)) for gpus in counts}
     return page(
-        "study", actor=actor, study=document, comparison=reading.comparison(study_id),
-        trials=reading.trials(study_id, limit=ROWS, cursor=cursor), cursor=cursor, plots=plots,
+        "study", actor=actor, study=document, comparison=reading.comparison(study_id), plots=plots,
         checks={gpus: views.checks(c.quality) for gpus, c in confirmed.items()},
         why_not={c.gpus: why_no_export(c.decision.kind if c.decision else None) for c in document.contests},
-        objective=study.file.objective.metric, spent=spent(ports, study), live=not document.state.ended,
+        objective=objective, spent=spent(ports, study), live=not document.state.ended,
+        progress={gpus: one for gpus, one in progress.items() if one is not None},
+        effects={gpus: figures.effects(trials, told, gpus) for gpus in counts}, pareto=figures.pareto(trials),
+        rows=rows_of(study_id, trials, {t.trial: t.ratio for t in told}, outcome, order, after),
+        outcomes=outcomes_of(trials), outcome=outcome, order=order, orders=ORDERS,
+        here=f"{request.url.path}?{request.url.query}", stream=f"/ui/studies/{study_id}/events",
     )  # fmt: skip
+
+
+@router.get("/ui/studies/{study_id}/events")
+async def stream(
+    ports: PortsOf, _: Looking, study_id: StudyPath, last_event_id: Annotated[int, Header(ge=0, le=2**63 - 1)] = 0
+) -> Response:
+    """The same stream as REST's, for a browser's cookie; what had happened when the page was made is left out."""
+    return await run_sync(follow, ports, study_id, last_event_id)
 
 
 def why_no_export(kind: DecisionKind | None) -> str:
@@ -130,8 +154,9 @@ def trial(reading: ReadingOf, actor: Looking, study_id: StudyPath, number: Numbe
     found = reading.trial(study_id, number)
     log = reading.log_tail(study_id, number, last_bytes=LOG_BYTES)
     return page(
-        "trial", actor=actor, study=reading.study(study_id), trial=found, log=log, live=found.outcome == "running"
-    )
+        "trial", actor=actor, study=reading.study(study_id), trial=found, log=log, live=found.outcome == "running",
+        here=f"/ui/studies/{study_id}/trials/{number}",
+    )  # fmt: skip
 
 
 @router.get("/ui/compare")

@@ -55,6 +55,19 @@ def unit(metric: str) -> str:
     return known.unit if known else ""
 
 
+def short(value: str) -> str:
+    """At most 40 characters; None is what the engine does when nothing is said."""
+    if value == "None":
+        return "engine's default"
+    return value if len(value) <= 40 else value[:39] + "…"
+
+
+def clip(text: str, characters: int) -> str:
+    """So many at most, and how many more there are."""
+    more = len(text) - characters
+    return text if more <= 0 else f"{text[:characters]} … {more:,} more characters in REST"
+
+
 def moment(at: datetime) -> str:
     return f"{at:%Y-%m-%d %H:%M} UTC"
 

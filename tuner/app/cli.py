@@ -234,6 +234,22 @@ def export_config(
         )
 
 
+@app.command("export-optuna")
+def export_optuna(
+    study: StudyArgument,
+    file: Annotated[Path, typer.Argument(help="SQLite file to write; must not exist.", show_default=False)],
+    db: DbOption = None,
+) -> None:
+    """Write a study's trials as an Optuna file, which optuna-dashboard opens."""
+    from tuner.app import optuna_file, reading
+    from tuner.app.wiring import connected
+
+    with connected(db) as studies:
+        found = studies.get(reading.resolve(studies, study))
+        count = optuna_file.export_optuna(studies, found, file)
+    err.print(f"{count} trials written to {file}", markup=False)
+
+
 @app.command()
 def revalidate(
     study: StudyArgument,

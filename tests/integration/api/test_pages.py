@@ -138,10 +138,30 @@ def test_studies_that_asked_different_questions_are_not_put_side_by_side(service
     assert "cannot be compared" not in text_of(service, f"/ui/compare?ids={first}&ids={same}")
 
 
-def test_pages_load_nothing_from_elsewhere_and_run_no_script(service: Service) -> None:
+def test_pages_load_nothing_from_elsewhere_and_hold_no_script_themselves(service: Service) -> None:
     study_id = opened(service, a_study())
     for path in ("/ui/", f"/ui/studies/{study_id}", f"/ui/studies/{study_id}/trials/0"):
         answer = service.client.get(path)
-        assert "<script" not in answer.text
+        assert not re.search(r"<script(?![^>]* src=\"/ui/static/)", answer.text)
+        assert not re.search(r"\son[a-z]+=|style=|<style", answer.text)
         assert not re.search(r'(src|href)="(https?:)?//', answer.text)
         assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+
+
+def test_files_are_sent_once_and_only_those_of_the_package(service: Service) -> None:
+    for path in re.findall(r'(?:src|href)="(/ui/static/[^"]+)"', text_of(service, f"/ui/studies/{service.submit()}")):
+        answer = service.client.get(path)
+        assert answer.status_code == 200
+        again = service.client.get(path, headers={"If-None-Match": answer.headers["etag"]})
+        assert (again.status_code, again.content) == (304, b"")
+    for path in ("..%2f..%2fpages.py", "vendor/htmx.LICENSE", "none.js"):
+        assert service.client.get(f"/ui/static/{path}").status_code == 404
+
+
+def test_trials_are_filtered_ordered_and_paged_on_the_server(service: Service) -> None:
+    study_id = opened(service, a_study())
+    page = text_of(service, f"/ui/studies/{study_id}?outcome=crashed&order=newest")
+    assert "1 to 1 of 1" in page
+    assert "trials/1" in page
+    assert "0 to 0 of 0" in text_of(service, f"/ui/studies/{study_id}?outcome=hung")
+    text_of(service, f"/ui/studies/{study_id}?order=nonsense", 422)

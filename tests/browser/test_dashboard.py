@@ -1,0 +1,89 @@
+"""The dashboard in a real Chromium: live, accessible, quiet, and asking nobody but its own host."""
+
+import threading
+from typing import Any
+
+import pytest
+
+from tests.browser.conftest import Seen, Server, violations, watched
+from tests.browser.made import HOSTILE, proved
+from tuner.core.study import StudyState
+
+pytestmark = pytest.mark.browser
+
+
+def test_a_study_submitted_by_rest_is_watched_to_its_end_without_a_reload(
+    server: Server, worker: threading.Event, browser_page: Any, seen: Seen
+) -> None:
+    study_id = server.submit()
+    browser_page.goto(f"{server.url}/ui/studies/{study_id}")
+    assert "queued" in browser_page.inner_text("main")
+    browser_page.evaluate("window.never_reloaded = true")
+    worker.set()
+    browser_page.get_by_text("done", exact=False).first.wait_for(timeout=60_000)
+    browser_page.locator("svg .seen, svg .best").first.wait_for(timeout=30_000)
+    assert browser_page.evaluate("window.never_reloaded") is True
+    assert server.ports.studies.get(study_id).state is StudyState.DONE
+    assert seen.errors == []
+    assert seen.hosts == {"localhost"}
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_every_page_is_accessible_quiet_and_as_wide_as_the_window(
+    server: Server, chromium: Any, scheme: str, width: int, seen: Seen
+) -> None:
+    study_id = proved(server.ports.studies)
+    other = server.submit()
+    context = chromium.new_context(viewport={"width": width, "height": 844}, color_scheme=scheme)
+    page = watched(context, seen)
+    paths = (
+        "/ui/", f"/ui/studies/{study_id}", f"/ui/studies/{other}", f"/ui/studies/{study_id}/trials/0",
+        f"/ui/studies/{study_id}/trials/22", f"/ui/compare?ids={study_id}&ids={other}", "/ui/sign-in",
+    )  # fmt: skip
+    for path in paths:
+        page.goto(server.url + path)
+        assert violations(page) == [], path
+        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), path
+    assert seen.errors == []
+    assert seen.hosts == {"localhost"}
+    context.close()
+
+
+def test_a_proved_study_shows_its_evidence_and_exports_it(server: Server, browser_page: Any, seen: Seen) -> None:
+    study_id = proved(server.ports.studies, name=HOSTILE)
+    browser_page.goto(f"{server.url}/ui/studies/{study_id}")
+    text = browser_page.inner_text("main")
+    for said in ("validated", "Paired start ratios", "ratio to the baseline", "What each knob did", HOSTILE):
+        assert said in text, said
+    answer = browser_page.request.get(server.url + browser_page.get_by_text("vLLM YAML").get_attribute("href"))
+    assert answer.status == 200
+    assert "max-num-seqs: 8" in answer.text()
+    browser_page.locator("select[name=outcome]").select_option("crashed")
+    browser_page.get_by_role("button", name="Show").click()
+    assert "1 to 2 of 2" in browser_page.inner_text("main")
+    assert seen.errors == []
+
+
+def test_a_study_is_cancelled_by_keyboard_and_nothing_is_exported(
+    server: Server, browser_page: Any, seen: Seen
+) -> None:
+    study_id = server.submit()
+    browser_page.goto(f"{server.url}/ui/studies/{study_id}")
+    browser_page.get_by_role("button", name="Cancel the study").focus()
+    browser_page.keyboard.press("Enter")
+    browser_page.get_by_text("cancelled").first.wait_for()
+    assert server.ports.studies.get(study_id).state is StudyState.CANCELLED
+    assert seen.errors == []
+
+
+def test_pages_work_without_javascript(server: Server, chromium: Any, seen: Seen) -> None:
+    study_id = proved(server.ports.studies)
+    context = chromium.new_context(java_script_enabled=False)
+    page = watched(context, seen)
+    page.goto(f"{server.url}/ui/")
+    page.get_by_text("demo: a proved winner").click()
+    assert page.locator("svg .best").count() > 0
+    page.locator("#trials ~ div a").first.click()
+    assert page.url.endswith(f"{study_id}/trials/0")
+    context.close()
