@@ -76,6 +76,17 @@ def test_check_says_how_many_starts_several_noises_need_and_makes_no_database(tm
     assert needed["known_from"] is None
 
 
+def test_a_missing_lm_eval_is_said_before_a_study_is_opened(tmp_path: Path) -> None:
+    document = yaml.safe_load((ROOT / "examples" / "tiny_cpu.yaml").read_text())
+    path = tmp_path / "cpu.yaml"
+    path.write_text(yaml.safe_dump({**document, "quality": {"tasks": ["gsm8k"]}}))
+    url = f"sqlite:///{tmp_path}/tuner.db"
+    done = tuner("run", path, "--db", url, cwd=tmp_path, TUNER_ENGINE_PYTHON=sys.executable)
+    assert done.returncode == 2
+    assert f"quality.tasks: {sys.executable} has no lm-eval" in done.stderr
+    assert json.loads(tuner("list", "--db", url, "--json", cwd=tmp_path).stdout)["studies"] == []
+
+
 def test_run_prints_one_object_with_study_decision_winner_baseline_and_origin(
     ran: tuple[Path, dict[str, Any]],
 ) -> None:

@@ -5,11 +5,13 @@ from typing import Any
 
 from rich.console import Console
 
-from search_spaces.candidate import candidate_key
+from search_spaces.candidate import Candidate, candidate_key
 from search_spaces.serving import ServingConfig
 from tests.fake_engine import FakeEvaluator
 from tests.unit.core.test_loop import Bench, many, speed, study_file
 from tuner.app.reading import print_study, study_document
+from tuner.core.measurement import Purpose
+from tuner.core.workload import Workload
 
 
 def shown(bench: Bench) -> tuple[str, dict[str, Any]]:
@@ -41,6 +43,22 @@ def test_a_failed_check_of_the_output_is_shown_with_its_figures() -> None:
     assert "FAILED task_accuracy of " in text
     assert "27 lost and 0 won" in text
     assert contest["decision"] == "no_validated_improvement"
+
+
+def test_gpu_hours_are_shown_beside_their_budget() -> None:
+    """Every start of the fake engine is held for a minute here."""
+    file = study_file(budget={"trials": 8, "gpu_hours": 5})
+    bench = Bench(file, FakeEvaluator(speed, noise=0.002))
+    fake = bench.evaluator.speed
+
+    def slow(candidate: Candidate, workload: Workload) -> float:
+        bench.clock.sleep(15)  # two workloads, two repeats
+        return fake(candidate, workload)
+
+    bench.evaluator.speed = slow
+    bench.run()
+    starts = [start for start in bench.studies.starts("s1") if start.purpose is not Purpose.QUALITY]
+    assert f"GPU hours: {len(starts) / 60:.2f} of 5" in shown(bench)[0]
 
 
 def test_why_a_search_stopped_is_shown() -> None:

@@ -85,6 +85,7 @@ def study_document(studies: Studies, study_id: str, *, trials: bool = False) -> 
         "contests": contests,
         "side_by_side": [asdict(row) for row in rows(best, study.file.hardware.gpus)],
         "wall_time_s": wall_time(studies, study),
+        "gpu_hours": round(gpu_hours(studies, study), 3),
         "throttled_starts": [asdict(start) for start in throttled(studies.measurements(study.id))],
     }
     if study.reason:
@@ -107,6 +108,11 @@ def wall_time(studies: Studies, study: Study) -> dict[str, float]:
     traffic = sum(m.seconds for m in studies.measurements(study.id))
     rounded = {purpose: round(seconds, 1) for purpose, seconds in spent.items()}
     return {**rounded, "held": round(sum(spent.values()), 1), "traffic": round(traffic, 1)}
+
+
+def gpu_hours(studies: Studies, study: Study) -> float:
+    """That starts have held, whatever became of them."""
+    return sum((start.held_s or 0.0) * start.gpus for start in studies.starts(study.id)) / 3600
 
 
 def _contest_document(view: Outlook) -> dict[str, Any]:
@@ -182,7 +188,12 @@ def print_study(console: Console, studies: Studies, study_id: str, *, trials: bo
         console.print(f"start {start.start_id}: GPUs were throttled: {start.sentence()}", markup=False)
     spent = wall_time(studies, study)
     if spent["traffic"]:
-        console.print(f"time held by engines: {spent['held']} s, of which traffic {spent['traffic']} s")
+        budget = study.file.budget.gpu_hours
+        asked = f" of {budget:g}" if budget is not None else ""
+        console.print(
+            f"time held by engines: {spent['held']} s, of which traffic {spent['traffic']} s; "
+            f"GPU hours: {gpu_hours(studies, study):.2f}{asked}"
+        )
 
 
 def _print_side_by_side(console: Console, study: Study, views: list[Outlook]) -> None:
