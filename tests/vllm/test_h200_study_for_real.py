@@ -34,6 +34,7 @@ def test_planted_defects_are_failures_and_passes_are_kept_as_they_come(engine_py
         plan=tmp_path / "plan.json", output=tmp_path / "raw.jsonl", engine=engine_python, path=[SCRIPTS],
         target="planted_kernels", device="cpu", vllm=None, library=None, runtime=None, problems=None, passes=2,
         seconds=120.0,
+        search_seconds=120.0,
     )  # fmt: skip
     time_all(asked)
     lines = read_lines((tmp_path / "raw.jsonl").read_text())
