@@ -8,13 +8,21 @@ import argparse
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from benchmarks.h200_plan import FEW_ROWS, candidate_of, document_of, problem_of
-from benchmarks.h200_timing import LEAST_PASSES, Line, baseline_of, counts, read_lines
+from benchmarks.h200_timing import (
+    LEAST_PASSES,
+    Line,
+    baseline_of,
+    counts,
+    geometric_mean,
+    one_environment,
+    read_lines,
+)
 from benchmarks.writing import RESULTS, Goal, write
 from kernels.table import Entry, Evidence, Status, TunedTable, to_json
 from search_spaces.gemm import LibraryGemm, SkinnyTile
@@ -52,15 +60,13 @@ def decide(arguments: argparse.Namespace) -> None:
 
 def read_environment(lines: Sequence[Line]) -> Line:
     """Raises SystemExit where the timings are not of one machine, or not of the kernel that was planned."""
-    found = [line for line in lines if line["line"] == "environment"]
-    if not found:
+    found = one_environment(lines)
+    if found is None:
         raise SystemExit("no worker was ever open, so nothing was timed")
-    if any(line != found[0] for line in found):
-        raise SystemExit("the timings are not of one machine and one set of versions")
-    made, planned = found[0]["versions"], found[0]["plan"]
+    made, planned = found["versions"], found["plan"]
     if made["kernel"] != planned["kernel"]:
         raise SystemExit(f"kernel {made['kernel']} was timed, and {planned['kernel']} was planned")
-    return found[0]
+    return found
 
 
 def decided(lines: Sequence[Line]) -> list[dict[str, Any]]:
@@ -120,11 +126,6 @@ def _vllm_runs(row: Mapping[str, Any]) -> str:
     return "tile" if document["kind"] == "skinny_gemm" else str(document["values"]["backend"])
 
 
-def _mean(ratios: Iterable[float]) -> float | None:
-    logs = [math.log(ratio) for ratio in ratios]
-    return math.exp(math.fsum(logs) / len(logs)) if logs else None
-
-
 def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     groups = {
         "vllm_has_a_tile": [r for r in rows if _vllm_runs(r) == "tile"],
@@ -136,8 +137,8 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         name: {
             "rows": len(group),
             "rows_with_a_faster_tile": sum(r["tile"] is not None for r in group),
-            "geometric_mean": _mean(r["ratio"] for r in group),
-            "geometric_mean_where_a_tile_is_used": _mean(r["ratio"] for r in group if r["tile"]),
+            "geometric_mean": geometric_mean(r["ratio"] for r in group),
+            "geometric_mean_where_a_tile_is_used": geometric_mean(r["ratio"] for r in group if r["tile"]),
         }
         for name, group in groups.items()
     }

@@ -9,15 +9,13 @@ compares them, which flatters whoever has more of them.
 """
 
 import argparse
-import math
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from benchmarks.h200_decode_timing import CUBLAS, OURS, VLLM_BEST, VLLM_TABLE, compile_tiles_of, time_all
-from benchmarks.h200_timing import Line, read_lines
+from benchmarks.h200_timing import Line, absolute, geometric_mean, one_environment, read_lines
 from benchmarks.writing import Goal, write
 from kernels.targets import DECODE_TARGET, SKINNY_TARGET
 from tuner.core.workload import GemmProblem
@@ -67,11 +65,9 @@ def environment_of(lines: Sequence[Line], arguments: argparse.Namespace) -> Line
     Raises:
         SystemExit: nobody says, or the timings are of two machines.
     """
-    found = [line for line in lines if line.get("line") == "environment"]
-    if any(line != found[0] for line in found):
-        raise SystemExit("the timings are not of one machine and one set of versions")
-    if found:
-        return found[0]
+    found = one_environment(lines)
+    if found is not None:
+        return found
     if not (arguments.gpu and arguments.driver and arguments.version):
         raise SystemExit("the recording does not say where it was made: name --gpu, --driver and each --version")
     return {
@@ -156,7 +152,7 @@ def ratio_of(rows: Iterable[Mapping[str, Any]], ours: str, other: str) -> dict[s
     return {
         "rows": len(ratios),
         "faster": sum(ratio > 1 for ratio in ratios),
-        "geometric_mean": _mean(ratios),
+        "geometric_mean": geometric_mean(ratios),
         "least": min(ratios, default=None),
     }
 
@@ -173,15 +169,10 @@ def early_start(timings: Iterable[Line]) -> dict[str, Any]:
     return {
         "tiles": len(ratios),
         "faster": sum(ratio > 1 for ratio in ratios),
-        "geometric_mean": _mean(ratios),
+        "geometric_mean": geometric_mean(ratios),
         "least": min(ratios, default=None),
         "most": max(ratios, default=None),
     }
-
-
-def _mean(ratios: Iterable[float]) -> float | None:
-    logs = [math.log(ratio) for ratio in ratios]
-    return math.exp(math.fsum(logs) / len(logs)) if logs else None
 
 
 def goals(rows: Sequence[Mapping[str, Any]]) -> list[Goal]:
@@ -191,7 +182,7 @@ def goals(rows: Sequence[Mapping[str, Any]]) -> list[Goal]:
     many = [row for row in rows if row["m"] > FEW_ROWS]
     values = (
         ("least share of the read bandwidth, weights above 40 MB", min(shares, default=None), BANDWIDTH_GOAL),
-        ("mean share of the read bandwidth, weights above 40 MB", _mean(shares), BANDWIDTH_GOAL),
+        ("mean share of the read bandwidth, weights above 40 MB", geometric_mean(shares), BANDWIDTH_GOAL),
         ("geometric mean against cuBLAS, M 1-4", ratio_of(few, "early", CUBLAS)["geometric_mean"], FEW_GOAL),
         ("geometric mean against cuBLAS, M 5-16", ratio_of(many, "early", CUBLAS)["geometric_mean"], 1.0),
         ("geometric mean against vLLM's tile, M 1-4", ratio_of(few, "early", VLLM_TABLE)["geometric_mean"], TILED_GOAL),
@@ -199,43 +190,38 @@ def goals(rows: Sequence[Mapping[str, Any]]) -> list[Goal]:
     return [Goal(name, f">= {bound:g}", value, value is not None and value >= bound) for name, value, bound in values]
 
 
-def _absolute(text: str) -> Path:
-    """Workers run in another folder. Symbolic links stay, since an interpreter is known by its path."""
-    return Path(text).absolute()
-
-
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = made.add_subparsers(required=True)
     compiling = commands.add_parser("compile")
-    compiling.add_argument("--dsl", type=_absolute, required=True, help="an interpreter that has nvidia-cutlass-dsl")
+    compiling.add_argument("--dsl", type=absolute, required=True, help="an interpreter that has nvidia-cutlass-dsl")
     compiling.add_argument("--architecture", default="sm_90a")
     compiling.add_argument("--processes", type=int, default=2)
     compiling.add_argument(
         "--runtimes",
-        type=_absolute,
+        type=absolute,
         action="append",
         required=True,
         help="folders of the DSL's and tvm-ffi's libraries",
     )
     compiling.set_defaults(run=compile_tiles_of)
     timing = commands.add_parser("time")
-    timing.add_argument("--engine", type=_absolute, required=True)
-    timing.add_argument("--library", type=_absolute, help="what `compile` linked")
-    timing.add_argument("--runtime", type=_absolute, help="libcute_dsl_runtime.so, which the library needs")
+    timing.add_argument("--engine", type=absolute, required=True)
+    timing.add_argument("--library", type=absolute, help="what `compile` linked")
+    timing.add_argument("--runtime", type=absolute, help="libcute_dsl_runtime.so, which the library needs")
     timing.add_argument("--targets", nargs=2, default=[DECODE_TARGET, SKINNY_TARGET], help="ours and vLLM's")
     timing.add_argument("--device", default="cuda")
     timing.add_argument("--seconds", type=float, default=500.0)
     timing.set_defaults(run=time_all)
     for command in (compiling, timing):
-        command.add_argument("--vllm", type=_absolute, required=True)
+        command.add_argument("--vllm", type=absolute, required=True)
         command.add_argument(
-            "--path", type=_absolute, action="append", default=[], help="further folders for its PYTHONPATH"
+            "--path", type=absolute, action="append", default=[], help="further folders for its PYTHONPATH"
         )
         command.add_argument("--tiles", type=int, default=22, help="of ours, for each shape")
-        command.add_argument("-o", "--output", type=_absolute, required=True)
+        command.add_argument("-o", "--output", type=absolute, required=True)
     reporting = commands.add_parser("report")
-    reporting.add_argument("raw", type=_absolute, nargs="+")
+    reporting.add_argument("raw", type=absolute, nargs="+")
     reporting.add_argument("--device-seconds", type=float, default=0.0, help="for which the GPU was held; 0: not known")
     reporting.add_argument("--gpu", help="where the recording does not say")
     reporting.add_argument("--driver", help="where the recording does not say")

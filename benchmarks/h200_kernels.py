@@ -10,61 +10,55 @@ stopped. stock.json is what `python -m tuner_inside.kernel_table` prints in vLLM
 """
 
 import argparse
-from pathlib import Path
 
 from benchmarks.h200_decide import decide
 from benchmarks.h200_plan import compile_plan, make_plan
-from benchmarks.h200_timing import time_all
+from benchmarks.h200_timing import absolute, time_all
 from kernels.targets import SKINNY_TARGET
-
-
-def _absolute(text: str) -> Path:
-    """Workers run in another folder. Symbolic links stay, since an interpreter is known by its path."""
-    return Path(text).absolute()
 
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = made.add_subparsers(required=True)
     planning = commands.add_parser("plan")
-    planning.add_argument("--stock", type=_absolute, required=True)
-    planning.add_argument("-o", "--output", type=_absolute, required=True)
+    planning.add_argument("--stock", type=absolute, required=True)
+    planning.add_argument("-o", "--output", type=absolute, required=True)
     planning.set_defaults(run=make_plan)
     compiling = commands.add_parser("compile")
-    compiling.add_argument("plan", type=_absolute)
-    compiling.add_argument("--dsl", type=_absolute, required=True, help="an interpreter that has nvidia-cutlass-dsl")
+    compiling.add_argument("plan", type=absolute)
+    compiling.add_argument("--dsl", type=absolute, required=True, help="an interpreter that has nvidia-cutlass-dsl")
     compiling.add_argument(
-        "--path", type=_absolute, action="append", default=[], help="further folders for its PYTHONPATH"
+        "--path", type=absolute, action="append", default=[], help="further folders for its PYTHONPATH"
     )
-    compiling.add_argument("--vllm", type=_absolute, required=True)
+    compiling.add_argument("--vllm", type=absolute, required=True)
     compiling.add_argument("--architecture", default="sm_90a")
     compiling.add_argument("--processes", type=int, default=2)
     compiling.add_argument(
-        "--runtimes", type=_absolute, action="append", help="folders of the DSL's and tvm-ffi's libraries"
+        "--runtimes", type=absolute, action="append", help="folders of the DSL's and tvm-ffi's libraries"
     )
-    compiling.add_argument("-o", "--output", type=_absolute, required=True)
+    compiling.add_argument("-o", "--output", type=absolute, required=True)
     compiling.set_defaults(run=compile_plan)
     timing = commands.add_parser("time")
-    timing.add_argument("plan", type=_absolute)
-    timing.add_argument("--engine", type=_absolute, required=True)
-    timing.add_argument("--vllm", type=_absolute)
+    timing.add_argument("plan", type=absolute)
+    timing.add_argument("--engine", type=absolute, required=True)
+    timing.add_argument("--vllm", type=absolute)
     timing.add_argument(
-        "--path", type=_absolute, action="append", default=[], help="further folders for the worker's PYTHONPATH"
+        "--path", type=absolute, action="append", default=[], help="further folders for the worker's PYTHONPATH"
     )
-    timing.add_argument("--library", type=_absolute, help="what `compile` linked")
-    timing.add_argument("--runtime", type=_absolute, help="libcute_dsl_runtime.so, which the library needs")
+    timing.add_argument("--library", type=absolute, help="what `compile` linked")
+    timing.add_argument("--runtime", type=absolute, help="libcute_dsl_runtime.so, which the library needs")
     timing.add_argument("--target", default=SKINNY_TARGET)
     timing.add_argument("--device", default="cuda")
     timing.add_argument("--problems", type=int, help="so many only, spread over the plan")
     timing.add_argument("--passes", type=int, help="so many; by the time that is left without it")
     timing.add_argument("--seconds", type=float, default=500.0)
     timing.add_argument("--search-seconds", type=float, default=250.0, help="the search's share of them")
-    timing.add_argument("-o", "--output", type=_absolute, required=True)
+    timing.add_argument("-o", "--output", type=absolute, required=True)
     timing.set_defaults(run=time_all)
     deciding = commands.add_parser("decide")
-    deciding.add_argument("raw", type=_absolute, nargs="+")
+    deciding.add_argument("raw", type=absolute, nargs="+")
     deciding.add_argument("--device-seconds", type=float, required=True, help="for which the GPU was held")
-    deciding.add_argument("--table", type=_absolute, help="where the tuned table goes; beside the result without it")
+    deciding.add_argument("--table", type=absolute, help="where the tuned table goes; beside the result without it")
     deciding.set_defaults(run=decide)
     return made
 

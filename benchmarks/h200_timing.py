@@ -10,7 +10,7 @@ import json
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,24 @@ class Log:
 
     def of(self, kind: str) -> list[Line]:
         return [line for line in self.lines if line["line"] == kind]
+
+
+def absolute(text: str) -> Path:
+    """Workers run in another folder. Symbolic links stay, since an interpreter is known by its path."""
+    return Path(text).absolute()
+
+
+def one_environment(lines: Sequence[Line]) -> Line | None:
+    """What the timings were made on; None where they do not say. Raises SystemExit where it is not one machine."""
+    found = [line for line in lines if line.get("line") == "environment"]
+    if any(line != found[0] for line in found):
+        raise SystemExit("the timings are not of one machine and one set of versions")
+    return found[0] if found else None
+
+
+def geometric_mean(ratios: Iterable[float]) -> float | None:
+    found = list(ratios)
+    return statistics.geometric_mean(found) if found else None
 
 
 def read_lines(text: str) -> list[Line]:

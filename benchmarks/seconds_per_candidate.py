@@ -131,7 +131,7 @@ def this_tuner(engine: Path, model: Path, work: Path) -> dict[str, Any]:
         by_workload.setdefault(run_.workload_key, []).append(run_.seconds)
     return {
         "seconds": seconds,
-        "candidates": len(starts),
+        "candidates": len({s.candidate_key for s in starts if s.id in {run_.start_id for run_ in runs}}),
         "starts": len(starts),
         "runs": len(runs),
         "engine_start_s": starting,

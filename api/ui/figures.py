@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from api.ports import Ports
 from api.ui.charts import Chart, Point, chart, front, stairs
 from tuner.core.effects import Effect, main_effects
-from tuner.core.measurement import Measurement, Purpose
+from tuner.core.measurement import Measurement, Purpose, Start
 from tuner.core.side_by_side import PER_GPU, PER_USER, means
-from tuner.core.study import Study
 from tuner.core.trial import Trial, measured
 
 EFFECTS_AT_MOST = 24
@@ -95,12 +94,12 @@ def band(baseline_runs: Sequence[Measurement], objective: str) -> tuple[float, f
     return (min(ratios), max(ratios)) if ratios else None
 
 
-def baseline_runs(ports: Ports, study: Study) -> dict[int, list[Measurement]]:
-    """By GPU count: of the starts that are made of the baseline only."""
-    counts = {start.id: start.gpus for start in ports.studies.starts(study.id)}
+def baseline_runs(ports: Ports, study_id: str, starts: Sequence[Start]) -> dict[int, list[Measurement]]:
+    """By GPU count: of the starts, all of the study's, that are made of the baseline only."""
+    counts = {start.id: start.gpus for start in starts}
     found: dict[int, list[Measurement]] = {}
     for purpose in (Purpose.DRIFT, Purpose.NOISE):
-        for run in ports.studies.measurements(study.id, purpose=purpose):
+        for run in ports.studies.measurements(study_id, purpose=purpose):
             found.setdefault(counts.get(run.start_id, 0), []).append(run)
     return found
 

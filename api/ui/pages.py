@@ -9,21 +9,23 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter, Form, Header, Query, Request
 from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 
+from api import documents
 from api.auth import PortsOf, UnauthorizedError
 from api.events import follow
 from api.reading import LOG_BYTES as WHOLE_LOG_BYTES
 from api.routes import Gpus, Number, ReadingOf, StudyPath, get_config
 from api.ui import assets, figures, views
-from api.ui.rows import ORDERS, Order, outcomes_of, rows_of
+from api.ui.rows import ORDERS, ROWS, Order, outcomes_of, rows_of
 from api.ui.visitors import COOKIE, Changing, Looking
 from tuner.core.access import digest_of
 from tuner.core.apart import apart
 from tuner.core.decision import DecisionKind
 from tuner.core.export import Format
-from tuner.core.study import Study, StudyState
+from tuner.core.measurement import held_s
+from tuner.core.study import StudyState
 from tuner.core.submitting import cancel
+from tuner.core.use_cases import outlook
 
-ROWS = 50
 LOG_BYTES = 16_384
 SECURITY = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'self'; "
@@ -107,17 +109,19 @@ def study(
         for gpus, c in confirmed.items()
         if c.decision is not None
     }
-    trials = ports.studies.trials(study_id)
+    trials, starts = ports.studies.trials(study_id), ports.studies.starts(study_id)
     told = figures.told(ports, study_id)
-    runs = figures.baseline_runs(ports, study)
+    runs = figures.baseline_runs(ports, study_id, starts)
     objective = study.file.objective.metric
     counts = [contest.gpus for contest in document.contests]
     progress = {gpus: figures.progress(told, gpus, figures.band(runs.get(gpus, []), objective)) for gpus in counts}
     return page(
-        "study", actor=actor, study=document, comparison=reading.comparison(study_id), plots=plots,
+        "study", actor=actor, study=document, plots=plots,
+        comparison=documents.comparison(study, outlook(ports.studies, study, trials)),
         checks={gpus: views.checks(c.quality) for gpus, c in confirmed.items()},
         why_not={c.gpus: why_no_export(c.decision.kind if c.decision else None) for c in document.contests},
-        objective=objective, spent=spent(ports, study), live=not document.state.ended,
+        objective=objective, spent={name: seconds for name, seconds in held_s(starts).items() if seconds},
+        live=not document.state.ended,
         progress={gpus: one for gpus, one in progress.items() if one is not None},
         effects={gpus: figures.effects(trials, told, gpus) for gpus in counts}, pareto=figures.pareto(trials),
         rows=rows_of(study_id, trials, {t.trial: t.ratio for t in told}, outcome, order, after),
@@ -139,14 +143,6 @@ def why_no_export(kind: DecisionKind | None) -> str:
     if kind in (DecisionKind.VALIDATED, DecisionKind.NO_VALIDATED_IMPROVEMENT):
         return ""
     return "nothing is decided yet" if kind is None else "nothing measured and confirmed"
-
-
-def spent(ports: PortsOf, study: Study) -> dict[str, float]:
-    """Seconds that engines were held, by purpose, and those of traffic."""
-    found: dict[str, float] = {}
-    for start in ports.studies.starts(study.id):
-        found[start.purpose] = found.get(start.purpose, 0.0) + (start.held_s or 0.0)
-    return {name: seconds for name, seconds in found.items() if seconds}
 
 
 @router.get("/ui/studies/{study_id}/trials/{number}")

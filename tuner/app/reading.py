@@ -16,6 +16,7 @@ from tuner.core.card import to_json, to_markdown
 from tuner.core.decision import QualityResult
 from tuner.core.export import Format, plain_name, render
 from tuner.core.graphs import without_graph
+from tuner.core.measurement import held_s
 from tuner.core.plan import Plan
 from tuner.core.ports import Studies
 from tuner.core.side_by_side import means, rows
@@ -102,9 +103,7 @@ def problem_name(study: Study) -> str:
 
 def wall_time(studies: Studies, study: Study) -> dict[str, float]:
     """Seconds that starts were held, by purpose, and how much of it was traffic rather than starting and stopping."""
-    spent: dict[str, float] = {}
-    for start in studies.starts(study.id):
-        spent[start.purpose] = spent.get(start.purpose, 0.0) + (start.held_s or 0.0)
+    spent = held_s(studies.starts(study.id))
     traffic = sum(m.seconds for m in studies.measurements(study.id))
     rounded = {purpose: round(seconds, 1) for purpose, seconds in spent.items()}
     return {**rounded, "held": round(sum(spent.values()), 1), "traffic": round(traffic, 1)}

@@ -1,7 +1,7 @@
 """Starts and measurements: what was run, on what, and what came out. Knows nothing of objectives or storage."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -98,6 +98,14 @@ class Start:
     log_path: str = ""
     slot: int | None = None
     excluded: str = ""
+
+
+def held_s(starts: Iterable[Start]) -> dict[str, float]:
+    """Seconds that starts were held, by purpose."""
+    found: dict[str, float] = {}
+    for start in starts:
+        found[start.purpose] = found.get(start.purpose, 0.0) + (start.held_s or 0.0)
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -91,9 +91,10 @@ class Outlook:
         return self.confirmation.decision if self.confirmation is not None else None
 
 
-def outlook(studies: Studies, study: Study) -> list[Outlook]:
-    """One for each GPU count, from the tables alone."""
-    trials = studies.trials(study.id)
+def outlook(studies: Studies, study: Study, trials: Sequence[Trial] | None = None) -> list[Outlook]:
+    """One for each GPU count, from the tables alone. trials: all of the study's, where they were read already."""
+    if trials is None:
+        trials = studies.trials(study.id)
     confirmations = {confirmation.gpus: confirmation for confirmation in studies.confirmations(study.id)}
     stopped = searches_stopped(studies, study.id)
     found = []

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from tuner.core.acceptance import REAL, Acceptance, AcceptanceError
 from tuner.core.datasets import DatasetError, Facts, examine, sha256
@@ -27,6 +27,23 @@ class SyntheticAcceptance(Section):
 
 class AcceptanceSection(Section):
     synthetic: SyntheticAcceptance
+
+
+def _acceptance(section: Literal["real"] | AcceptanceSection) -> Acceptance:
+    if section == "real":
+        return REAL
+    try:
+        return Acceptance(curve=section.synthetic.curve, fixed_length=section.synthetic.length)
+    except AcceptanceError as error:
+        raise ValueError(str(error)) from error
+
+
+def _known(section: Literal["real"] | AcceptanceSection) -> Literal["real"] | AcceptanceSection:
+    _acceptance(section)
+    return section
+
+
+AnyAcceptance = Annotated[Literal["real"] | AcceptanceSection, AfterValidator(_known)]
 
 
 class DatasetSection(Section):
@@ -84,14 +101,8 @@ class TraceSection(Section):
 
     dataset: DatasetSection
     repeats: Positive = 1
-    acceptance: Literal["real"] | AcceptanceSection = "real"
+    acceptance: AnyAcceptance = "real"
     seed: Annotated[int, Field(ge=0)] = 0
-
-    @field_validator("acceptance")
-    @classmethod
-    def _curve_is_known(cls, value: Literal["real"] | AcceptanceSection) -> Literal["real"] | AcceptanceSection:
-        _acceptance(value)
-        return value
 
     def workloads(self) -> tuple[ServingWorkload, ...]:
         facts = self.dataset.facts
@@ -127,14 +138,8 @@ class WorkloadSection(Section):
     repeats: Positive = 1
     dataset: Annotated[DatasetSection | None, BeforeValidator(_as_dataset)] = None
     synthetic_kv: bool = False
-    acceptance: Literal["real"] | AcceptanceSection = "real"
+    acceptance: AnyAcceptance = "real"
     seed: Annotated[int, Field(ge=0)] = 0
-
-    @field_validator("acceptance")
-    @classmethod
-    def _curve_is_known(cls, value: Literal["real"] | AcceptanceSection) -> Literal["real"] | AcceptanceSection:
-        _acceptance(value)
-        return value
 
     @model_validator(mode="after")
     def _a_file_has_its_own_lengths(self) -> "WorkloadSection":
@@ -182,15 +187,6 @@ def _shape(value: object) -> str:
     dataset = value.get("dataset") if isinstance(value, Mapping) else getattr(value, "dataset", None)
     trace = dataset.get("trace") if isinstance(dataset, Mapping) else getattr(dataset, "trace", None)
     return "TraceSection" if trace is not None else "WorkloadSection"
-
-
-def _acceptance(section: Literal["real"] | AcceptanceSection) -> Acceptance:
-    if section == "real":
-        return REAL
-    try:
-        return Acceptance(curve=section.synthetic.curve, fixed_length=section.synthetic.length)
-    except AcceptanceError as error:
-        raise ValueError(str(error)) from error
 
 
 AnyWorkload = Annotated[

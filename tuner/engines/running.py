@@ -166,13 +166,8 @@ class RunningServer:
         watch = Standstill(self.server.counters, self.deadlines.request_s)
         try:
             return self.tasks.answers(At(base_url=self.server.base_url, model=self.server.name), asked, watch.sentence)
-        except AnswerError as error:
-            return self._failed(f"lm-eval failed: {error}")
-        except HelperDiedError as error:
-            return self._failed(str(error), otherwise=FailureKind.INFRASTRUCTURE)
-        except NoAnswerError as error:
-            kind = FailureKind.HUNG if watch.standing else FailureKind.INCOMPLETE
-            return self._failed(str(error), otherwise=kind)
+        except (AnswerError, HelperDiedError, NoAnswerError) as error:
+            return self._no_answer(error, watch, "lm-eval")
 
     def _all(
         self, ask: Callable[[Question], Answer], questions: Sequence[Question], concurrency: int
@@ -206,13 +201,19 @@ class RunningServer:
             return {**result, **further}
         except DatasetError as error:
             return self._failed(f"workload.dataset: {error}", otherwise=FailureKind.INFRASTRUCTURE)
-        except AnswerError as error:
-            return self._failed(f"the benchmark failed: {error}")
-        except HelperDiedError as error:
-            return self._failed(str(error), otherwise=FailureKind.INFRASTRUCTURE)
-        except NoAnswerError as error:
-            kind = FailureKind.HUNG if watch.standing else FailureKind.INCOMPLETE
-            return self._failed(str(error), otherwise=kind)
+        except (AnswerError, HelperDiedError, NoAnswerError) as error:
+            return self._no_answer(error, watch, "the benchmark")
+
+    def _no_answer(self, error: AnswerError | HelperDiedError | NoAnswerError, watch: "Standstill", who: str) -> Failed:
+        """Of the process that was to send requests: it raised, died, or was given up."""
+        match error:
+            case AnswerError():
+                return self._failed(f"{who} failed: {error}")
+            case HelperDiedError():
+                return self._failed(str(error), otherwise=FailureKind.INFRASTRUCTURE)
+            case NoAnswerError():
+                kind = FailureKind.HUNG if watch.standing else FailureKind.INCOMPLETE
+                return self._failed(str(error), otherwise=kind)
 
     def _question(self, workload: ServingWorkload, run: str) -> tuple[dict[str, Any], dict[str, Any]]:
         """For the benchmark, and what is to be known of its answer beside it. Raises DatasetError."""

@@ -64,7 +64,7 @@ def test_names_reasons_and_evidence_are_text_and_never_markup(service: Service) 
         assert "&lt;script&gt;" in page
 
 
-def test_what_is_no_finite_number_is_a_dash(service: Service) -> None:
+def test_what_is_no_finite_number_is_a_dash() -> None:
     from api.ui.views import number, pairs
 
     assert [number(v) for v in (math.nan, math.inf, None, 1.23456, 12345.6)] == ["–", "–", "–", "1.235", "12,346"]

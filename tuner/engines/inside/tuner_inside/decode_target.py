@@ -1,12 +1,12 @@
 """Our decode GEMM (decode_gemm.py) as a target of the kernel worker; compiled once for every n and k, and for
 1 to 8 and 9 to 16 rows."""
 
-import ctypes
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tuner_inside.compiled_gemm import CompiledGemms, fake_tensor
 from tuner_inside.kernel_bench import Launch, RefusedError
 
 OPTIONS = "--enable-tvm-ffi"
@@ -45,9 +45,7 @@ def compiled(m: int, values: dict[str, Any], further: str = "") -> Any:
     element = cutlass.BFloat16
 
     def tensor(rows: Any, columns: Any, divisibility: int) -> Any:
-        stride = (cute.sym_int64(divisibility=divisibility), 1)
-        align = divisibility * element.width // 8
-        return cute.runtime.make_fake_tensor(element, (rows, columns), stride=stride, assumed_align=align)
+        return fake_tensor(element, rows, columns, divisibility)
 
     try:
         kernel = DecodeGemm(halves=halves(m), **{name: values[name] for name in TILE})
@@ -68,46 +66,17 @@ def version(_: dict[str, Any]) -> str:
 
 
 class Target:
-    """options: `library`, kernels that were compiled before; `runtime`, the DSL's run-time library that such kernels
-    need."""
+    """options: as CompiledGemms has them."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         self.version = kernel_version()
-        self._library = None
-        self._kernels: dict[str, Any] = {}
-        if options.get("library"):
-            import tvm_ffi
-
-            if options.get("runtime"):
-                ctypes.CDLL(options["runtime"], mode=ctypes.RTLD_GLOBAL)
-            self._library = tvm_ffi.load_module(options["library"])
+        self._gemms = CompiledGemms(
+            options, kind="decode_gemm", symbol=symbol, compiled=compiled, operands=lambda x, w, out: (x, w, out)
+        )
 
     def versions(self) -> dict[str, str]:
         return {"kernel": self.version}
 
     def launcher(self, problem: dict[str, Any], candidate: dict[str, Any]) -> Launch:
         """Raises RefusedError where the candidate cannot be built."""
-        import torch
-
-        if candidate["kind"] == "library_gemm":
-            if candidate["values"]["backend"] != "cublas":
-                raise RefusedError(f"{candidate['values']['backend']} needs vLLM's compiled extension")
-            return lambda x, w, out: torch.mm(x, w.t(), out=out)
-        if candidate["kind"] != "decode_gemm":
-            raise RefusedError(f"no kernel here is of kind {candidate['kind']!r}")
-        kernel = self._kernel(problem["m"], candidate["values"])
-
-        def launch(x: Any, w: Any, out: Any) -> None:
-            kernel(x, w, out, ctypes.c_void_p(torch.cuda.current_stream().cuda_stream))
-
-        return launch
-
-    def _kernel(self, m: int, values: dict[str, Any]) -> Any:
-        name = symbol(m, values)
-        if name not in self._kernels:
-            found = self._library.get_function(name) if self._has(name) else compiled(m, values)
-            self._kernels[name] = found
-        return self._kernels[name]
-
-    def _has(self, name: str) -> bool:
-        return self._library is not None and self._library.implements_function(name)
+        return self._gemms.launcher(problem, candidate)

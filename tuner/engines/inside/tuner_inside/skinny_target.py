@@ -5,7 +5,6 @@ Compiled as vLLM 0.33.0 does (cute_dsl/skinny_gemm.py, `_compile`): n and k at r
 at most 64 registers a thread.
 """
 
-import ctypes
 import functools
 import hashlib
 import importlib.util
@@ -14,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tuner_inside.compiled_gemm import CompiledGemms, fake_tensor
 from tuner_inside.kernel_bench import Launch, RefusedError
 
 FOLDER = Path("model_executor/kernels/linear/cute_dsl")
@@ -75,9 +75,7 @@ def compiled(folder: Path, m: int, values: dict[str, Any], further: str = "") ->
     static_k = values.get("static_k")
 
     def tensor(rows: Any, columns: Any, divisibility: int) -> Any:
-        stride = (cute.sym_int64(divisibility=divisibility), 1)
-        align = divisibility * element.width // 8
-        return cute.runtime.make_fake_tensor(element, (rows, columns), stride=stride, assumed_align=align)
+        return fake_tensor(element, rows, columns, divisibility)
 
     try:
         kernel = kernel_class(
@@ -123,20 +121,18 @@ def _kernel_class(folder: Path) -> Any:
 
 
 class Target:
-    """options: `vllm`, the folder of the package where it is not installed; `library`, kernels that were compiled
-    before; `runtime`, the DSL's run-time library that such kernels need."""
+    """options: `vllm`, the folder of the package where it is not installed; the others as CompiledGemms has them."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         self._folder = vllm_folder(options.get("vllm"))
         self.version = kernel_version(self._folder)
-        self._library = None
-        self._kernels: dict[str, Any] = {}
-        if options.get("library"):
-            import tvm_ffi
-
-            if options.get("runtime"):
-                ctypes.CDLL(options["runtime"], mode=ctypes.RTLD_GLOBAL)
-            self._library = tvm_ffi.load_module(options["library"])
+        self._gemms = CompiledGemms(
+            options,
+            kind="skinny_gemm",
+            symbol=symbol,
+            compiled=functools.partial(compiled, self._folder),
+            operands=lambda x, w, out: (x, w, out, out),  # the third is a residual, which this kernel is built without
+        )
 
     def versions(self) -> dict[str, str]:
         found = {"kernel": self.version}
@@ -148,27 +144,4 @@ class Target:
 
     def launcher(self, problem: dict[str, Any], candidate: dict[str, Any]) -> Launch:
         """Raises RefusedError where the candidate cannot be built."""
-        import torch
-
-        if candidate["kind"] == "library_gemm":
-            if candidate["values"]["backend"] != "cublas":
-                raise RefusedError(f"{candidate['values']['backend']} needs vLLM's compiled extension")
-            return lambda x, w, out: torch.mm(x, w.t(), out=out)
-        if candidate["kind"] != "skinny_gemm":
-            raise RefusedError(f"no kernel here is of kind {candidate['kind']!r}")
-        kernel = self._kernel(problem["m"], candidate["values"])
-
-        def launch(x: Any, w: Any, out: Any) -> None:
-            kernel(x, w, out, out, ctypes.c_void_p(torch.cuda.current_stream().cuda_stream))
-
-        return launch
-
-    def _kernel(self, m: int, values: dict[str, Any]) -> Any:
-        name = symbol(m, values)
-        if name not in self._kernels:
-            found = self._library.get_function(name) if self._has(name) else compiled(self._folder, m, values)
-            self._kernels[name] = found
-        return self._kernels[name]
-
-    def _has(self, name: str) -> bool:
-        return self._library is not None and self._library.implements_function(name)
+        return self._gemms.launcher(problem, candidate)
