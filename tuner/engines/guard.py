@@ -1,9 +1,10 @@
-"""Run one command so that nothing of it can outlive us: `python guard.py STATUS_FD GRACE_S COMMAND...`.
+"""Run one command so that nothing of it can outlive us: `python guard.py STATUS_FD GRACE_S SCRATCH COMMAND...`.
 
 Runs as a process of its own, standard library only. It is the reaper of everything that the command starts (vLLM's
 engine cores live on for minutes after their server was killed), and stops all of it when its standard input ends: the
 tuner closed it, or was killed. SIGTERM does the same. Writes the command's exit code to STATUS_FD as soon as it has
-one, 128 + n where signal n ended it, and exits with it once the others are gone.
+one, 128 + n where signal n ended it, and exits with it once the others are gone. SCRATCH is the environment variable
+that names a folder of its own to the command, with a path short enough for sockets, and is removed at the end.
 
 The command and its descendants are in this process's session and carry TUNER_GUARD in their environment, so that they
 can be found even where this process was killed itself; a process that retitles itself overwrites its environment.
@@ -13,28 +14,31 @@ import contextlib
 import ctypes
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 MARK = "TUNER_GUARD"
-SHARED_MEMORY = "/dev/shm/"
+SHARED_MEMORY = Path("/dev/shm")
 
 
-def main(status: int, grace_s: float, command: list[str]) -> int:
+def main(status: int, grace_s: float, scratch: str, command: list[str]) -> int:
     prctl = ctypes.CDLL(None, use_errno=True).prctl
     prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     told, tell = os.pipe()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
         signal.signal(number, lambda _number, _frame: None)
     signal.set_wakeup_fd(_nonblocking(tell))
+    folder = tempfile.mkdtemp(prefix="tuner-")
     child = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
-        env={**os.environ, MARK: str(os.getpid())},
+        env={scratch: folder, **os.environ, MARK: str(os.getpid())},
         # One thread, so a function between fork and exec is safe; the bond holds as long as this thread lives.
         preexec_fn=lambda: prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0),  # noqa: PLW1509
     )
@@ -48,9 +52,8 @@ def main(status: int, grace_s: float, command: list[str]) -> int:
         os.write(status, b"%d\n" % _code(child))
     shared = _end_all(grace_s, child.pid)
     child.wait()
-    for path in shared:
-        with contextlib.suppress(OSError):
-            Path(path).unlink()
+    remove(shared)
+    shutil.rmtree(folder, ignore_errors=True)
     return _code(child)
 
 
@@ -63,17 +66,17 @@ def _nonblocking(descriptor: int) -> int:
     return descriptor
 
 
-def _end_all(grace_s: float, command: int) -> set[str]:
-    """Stop every descendant; return the shared memory that they had mapped and that nobody else has."""
-    shared: set[str] = set()
+def _end_all(grace_s: float, command: int) -> set[int]:
+    """Stop every descendant; return the shared memory that they had mapped."""
+    shared: set[int] = set()
     deadline = time.monotonic() + grace_s
     asked: set[int] = set()
     while True:
         living = _descendants()
         if not living:
-            return {path for path in shared if not _mapped_by_anyone(path)}
+            return shared
         for pid in living:
-            shared |= _mapped(pid)
+            shared |= mapped(pid)
             if time.monotonic() > deadline:
                 _signal(pid, signal.SIGKILL)
             elif pid not in asked:
@@ -119,17 +122,25 @@ def _state(pid: int) -> str:
         return ""
 
 
-def _mapped(pid: int) -> set[str]:
+def mapped(pid: int) -> set[int]:
+    """Shared memory and semaphores that a process has mapped, as inodes: a semaphore is mapped under a name that is
+    gone by then, and stays under another."""
     try:
         lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
     except OSError:
         return set()
-    paths = {line.split(maxsplit=5)[5] for line in lines if SHARED_MEMORY in line}
-    return {path.removesuffix(" (deleted)") for path in paths if path.startswith(SHARED_MEMORY)}
+    return {int(line.split(maxsplit=5)[4]) for line in lines if f"{SHARED_MEMORY}/" in line}
 
 
-def _mapped_by_anyone(path: str) -> bool:
-    return any(path in _mapped(int(p.name)) for p in Path("/proc").iterdir() if p.name.isdigit())
+def remove(shared: set[int]) -> None:
+    """Unlink those that no living process has mapped."""
+    if not shared:
+        return
+    used = {inode for path in Path("/proc").iterdir() if path.name.isdigit() for inode in mapped(int(path.name))}
+    for path in SHARED_MEMORY.iterdir():
+        with contextlib.suppress(OSError):
+            if path.stat().st_ino in shared - used:
+                path.unlink()
 
 
 def _signal(pid: int, number: signal.Signals) -> None:
@@ -138,4 +149,4 @@ def _signal(pid: int, number: signal.Signals) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), float(sys.argv[2]), sys.argv[3:]))
+    sys.exit(main(int(sys.argv[1]), float(sys.argv[2]), sys.argv[3], sys.argv[4:]))

@@ -35,8 +35,10 @@ class Guarded:
         log: Path,
         grace_s: float = GRACE_S,
         locks: Sequence[int] = (),
+        scratch: str = "TMPDIR",
     ) -> None:
         """locks: descriptors that the guard, and it alone, keeps open until the last process is gone, us killed or not.
+        scratch: the environment variable that gets the path of a folder which is removed at the end.
 
         Raises OSError where the log cannot be written or the command's guard cannot be started.
         """
@@ -49,7 +51,7 @@ class Guarded:
         os.set_blocking(self._status, False)
         with log.open("ab") as output:
             self._guard = subprocess.Popen(
-                [sys.executable, "-I", "-S", guard.__file__, str(told), str(grace_s), *command],
+                [sys.executable, "-I", "-S", guard.__file__, str(told), str(grace_s), scratch, *command],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -121,13 +123,15 @@ def marked(guard_pid: int) -> list[psutil.Process]:
 
 
 def end(processes: Sequence[psutil.Process]) -> None:
-    """SIGKILL each and wait. Raises StillThereError."""
+    """SIGKILL each, wait, and remove the shared memory that only they had. Raises StillThereError."""
+    shared = {inode for process in processes for inode in guard.mapped(process.pid)}
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
     _, alive = psutil.wait_procs(processes, timeout=GONE_S)
     if alive:
         raise StillThereError(f"process {alive[0].pid} ({alive[0].name()}) survived SIGKILL")
+    guard.remove(shared)
 
 
 def reap(process: Process) -> bool:

@@ -15,6 +15,7 @@ from tuner.engines.engine import Deadlines, Engine
 from tuner.engines.process import Guarded
 
 POLL_S = 0.25
+SOCKETS = "VLLM_RPC_BASE_PATH"  # the folder of vLLM's ZMQ sockets, some of which outlive it (0.32.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +66,7 @@ class Server:
             cwd=folder,
             log=self.log,
             locks=recipe.locks,
+            scratch=SOCKETS,
         )
         self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=5.0, trust_env=False)
 

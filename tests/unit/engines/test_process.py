@@ -105,20 +105,54 @@ def test_the_reaper_leaves_a_number_that_somebody_else_has_by_now() -> None:
     assert psutil.pid_exists(mine.pid)
 
 
+SHARING = """
+import multiprocessing, sys, time
+from multiprocessing import resource_tracker, shared_memory
+memory = shared_memory.SharedMemory(create=True, size=4096)
+semaphore = multiprocessing.get_context("spawn").Semaphore(1)
+resource_tracker.unregister(memory._name, "shared_memory")
+resource_tracker.unregister(semaphore._semlock.name, "semaphore")
+print(memory._name, semaphore._semlock.name.replace("/", "/sem."), flush=True)
+time.sleep(600)
+"""
+
+
+def sharing(guards: list[Guarded], folder: Path) -> tuple[Guarded, list[Path]]:
+    """A family whose child has a block of shared memory and a semaphore that nothing tracks; and their files."""
+    (folder / "share.py").write_text(SHARING)
+    guarded = start(guards, folder, f"{sys.executable} {folder / 'share.py'} & wait", members=2)
+    while not (folder / "log").read_text().endswith("\n"):
+        time.sleep(0.02)
+    paths = [Path(f"/dev/shm{name}") for name in (folder / "log").read_text().split()]
+    assert all(path.exists() for path in paths)
+    return guarded, paths
+
+
 def test_shared_memory_of_the_family_is_removed_and_that_of_others_stays(guards: list[Guarded], tmp_path: Path) -> None:
     other = shared_memory.SharedMemory(create=True, size=4096)
-    script = (
-        f"exec {sys.executable} -c 'import time; from multiprocessing import shared_memory, resource_tracker;"
-        " m = shared_memory.SharedMemory(create=True, size=4096);"
-        ' resource_tracker.unregister(m._name, "shared_memory"); print(m.name, flush=True); time.sleep(600)\''
-    )
-    guarded = start(guards, tmp_path, script, members=1)
-    while not (tmp_path / "log").read_text().endswith("\n"):
-        time.sleep(0.02)
-    path = Path("/dev/shm") / (tmp_path / "log").read_text().strip()
-    assert path.exists()
+    guarded, paths = sharing(guards, tmp_path)
     guarded.stop()
-    assert not path.exists()
+    assert [path for path in paths if path.exists()] == []
     assert (Path("/dev/shm") / other.name).exists()
     other.close()
     other.unlink()
+
+
+def test_shared_memory_goes_too_where_the_guard_itself_was_killed(guards: list[Guarded], tmp_path: Path) -> None:
+    guarded, paths = sharing(guards, tmp_path)
+    os.kill(guarded.process.pid, signal.SIGKILL)
+    assert reap(guarded.process)
+    assert [path for path in paths if path.exists()] == []
+
+
+def test_the_folder_for_sockets_is_the_commands_own_and_is_gone_at_the_end(tmp_path: Path) -> None:
+    guarded = Guarded(
+        ["bash", "-c", "touch $SOCKETS/one; echo $SOCKETS"], environment=dict(os.environ), cwd=tmp_path,
+        log=tmp_path / "log", scratch="SOCKETS",
+    )  # fmt: skip
+    assert guarded.wait(10) == 0
+    guarded.stop()
+    folder = Path((tmp_path / "log").read_text().strip())
+    assert folder.is_absolute()
+    assert len(str(folder)) < 40
+    assert not folder.exists()
