@@ -12,7 +12,8 @@ from search_spaces.candidate import difference
 from tuner.app.errors import WrongInputError
 from tuner.core import task_accuracy
 from tuner.core.accepted import by_position
-from tuner.core.card import to_json, to_markdown
+from tuner.core.card import to_json
+from tuner.core.card_page import to_markdown
 from tuner.core.decision import QualityResult
 from tuner.core.export import Format, plain_name, render
 from tuner.core.graphs import without_graph

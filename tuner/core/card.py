@@ -84,52 +84,6 @@ def to_json(card: Mapping[str, Any]) -> str:
     return json.dumps(card, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def to_markdown(card: Mapping[str, Any]) -> str:
-    """For people: the summary, the starts and their ratios, and what is not proved."""
-    lines = [f"# {_cell(str(card['status']))}", ""]
-    lines += [f"- **{line['label']}**: {_cell(line['text'])}" for line in card["summary"] if line["label"] != "Status"]
-    confirmation = card["confirmation"]
-    decision = confirmation["decision"] or {}
-    for comparison in decision.get("comparisons", []):
-        ratios = ", ".join(f"{ratio:.4f}" for ratio in comparison["ratios"])
-        lines += [
-            "",
-            f"## {comparison['candidate_key']} against the baseline",
-            "",
-            "| gain | at least | at most | p | paired start ratios |",
-            "|---|---|---|---|---|",
-            f"| {comparison['gain']:+.2%} | {comparison['lower']:+.2%} | {_percent(comparison['upper'])} "
-            f"| {comparison['p']:.4f} | {ratios} |",
-        ]
-        lines += [f"- not validated because {_cell(reason)}" for reason in comparison["reasons"]]
-        if comparison["limits"]:
-            lines += ["", "| limit | margin in the worst start |", "|---|---|"]
-            lines += [f"| {_cell(name)} | {value:+.1%} |" for name, value in comparison["limits"].items()]
-    if confirmation["quality"]:
-        lines += ["", "## Output", "", "| check | at | value | limit | passed | of |", "|---|---|---|---|---|---|"]
-        lines += [
-            f"| {result['name']} | {_cell(result['at'])} | {result['value']:.4g} {result['unit']} "
-            f"| {result['limit']:.4g} | {'yes' if result['passed'] else 'NO'} | {_cell(result['detail'])} |"
-            for result in confirmation["quality"]
-        ]
-    accepted = card.get("acceptance_by_position", {})
-    if accepted:
-        lines += ["", "## Accepted of the drafts", "", "| candidate | workload | by position |", "|---|---|---|"]
-        lines += [
-            f"| {key} | {_cell(workload)} | {', '.join(f'{share:.3f}' for share in shares)} |"
-            for key, by_workload in accepted.items()
-            for workload, shares in by_workload.items()
-        ]
-    lines += ["", "## Starts", "", "| start | purpose | candidate | held s | ended |", "|---|---|---|---|---|"]
-    lines += [
-        f"| {start['id']} | {start['purpose']} | {start['candidate_key']} | {start['held_s'] or 0:.1f} "
-        f"| {start['ended']}{_cell(' - left out: ' + start['excluded']) if start['excluded'] else ''} |"
-        for start in card["starts"]
-    ]
-    lines += ["", "## Reproduce", ""] + [f"    {line}" for line in card["reproduce"]]
-    return "\n".join(lines) + "\n"
-
-
 def verify(text: str, recompute: Recompute) -> list[Mismatch]:
     """Every number of a card that does not follow from the raw samples in it; empty where all do.
 
@@ -253,15 +207,3 @@ def _compare(where: str, stated: Any, recomputed: Any, found: list[Mismatch]) ->
             found.append(Mismatch(where, stated, recomputed))
     elif stated != recomputed:
         found.append(Mismatch(where, stated, recomputed))
-
-
-def _cell(text: str) -> str:
-    """Text that cannot leave its line, its table cell or become markup."""
-    plain = "".join(character if character.isprintable() else " " for character in text)
-    for character in "\\`*_[]<>|":
-        plain = plain.replace(character, f"\\{character}")
-    return plain
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None or not math.isfinite(value) else f"{value:+.2%}"

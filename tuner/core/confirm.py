@@ -58,7 +58,7 @@ def qualifier(file: StudyFile) -> str:
         causes.append("synthetic acceptance")
     if any(isinstance(workload, ServingWorkload) and workload.synthetic_kv for workload in file.workloads):
         causes.append("synthetic KV cache")
-    if str(file.engine.options.get("load-format", file.engine.options.get("load_format", ""))) == "dummy":
+    if file.engine.dummy_weights:
         causes.append("dummy weights")
     return f"for this synthetic benchmark only ({' and '.join(causes)})" if causes else ""
 

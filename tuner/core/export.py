@@ -12,10 +12,11 @@ from enum import StrEnum
 
 from search_spaces.candidate import Candidate, difference
 from search_spaces.serving import ServingConfig
-from tuner.core import task_accuracy, vllm_args
+from tuner.core import quality, task_accuracy, vllm_args
 from tuner.core.decision import Decision, DecisionKind
 from tuner.core.measurement import Fingerprint, Origin
 from tuner.core.study import Study
+from tuner.core.study_file import StudyFile
 from tuner.core.workload import ServingWorkload
 
 
@@ -154,8 +155,27 @@ def not_proved(subject: Subject) -> list[str]:
         found.append("prefill is excluded from the objective")
     if subject.decision.kind is DecisionKind.VALIDATED and not study.file.quality.enabled:
         found.append("output quality was not checked")
+    found += _what_the_output_check_does_not_show(study.file, subject.decision)
     found.append("another GPU count, context, concurrency or text is another question")
     return found
+
+
+def _what_the_output_check_does_not_show(file: StudyFile, decision: Decision) -> list[str]:
+    """Of a model that says nothing, nothing can be found to be wrong."""
+    if not decision.quality:
+        return []
+    if file.engine.dummy_weights:
+        return [
+            "the weights are dummies, so the outputs mean nothing: the output check shows only that the decode path "
+            "runs, not that its outputs are right"
+        ]
+    empty = max((result.limit for result in decision.quality if result.name == quality.EMPTY), default=0.0)
+    if empty < quality.MOSTLY_EMPTY:
+        return []
+    return [
+        f"up to {empty:.0%} of the baseline's own outputs were empty, so the output check shows little more than that "
+        f"the decode path runs, not that its outputs are right"
+    ]
 
 
 def render(subject: Subject, format: Format, name: str = "") -> Files:

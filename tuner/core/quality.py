@@ -21,6 +21,8 @@ FACTOR = 3.0  # a candidate's numerics may differ from the baseline's by as much
 # Same engine, decode against prefill: 99 % within 0.0001, the largest 0.0078 on a CPU; a bfloat16 logit of 16 to 32 has
 # steps of 0.125. Across engines: TP1 against TP2 in bfloat16 within 0.23 before they diverge.
 FLOORS = {"own": {"typical": 0.05, "worst": 0.5}, "by_baseline": {"typical": 0.25, "worst": 1.0}}
+EMPTY = "empty_outputs"  # the check whose limit is the baseline's own share of them
+MOSTLY_EMPTY = 0.5  # share of the baseline's outputs from which on a comparison with them says little
 REPETITION_ROOM = 0.1  # share of an output; between two runs of one model on other prompts it moves by this much
 
 
@@ -144,7 +146,7 @@ def evaluate(
         results.append(check(name, quantile(gaps), allowed.typical, f"nats at {HIGH_QUANTILE:.0%} of the tokens"))
         results.append(check(f"{name}_worst", max(gaps, default=math.inf), allowed.worst, "nats at the worst token"))
     for name, share, room, unit in (
-        ("empty_outputs", _share_empty, 0.0, "share of the outputs"),
+        (EMPTY, _share_empty, 0.0, "share of the outputs"),
         ("repetition", _mean_repetition, REPETITION_ROOM, "share of an output that is one repeated run, mean"),
     ):
         allowed_share = min(1.0, max(share(first.outputs), share(second.outputs)) + room)

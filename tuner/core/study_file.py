@@ -159,6 +159,13 @@ class EngineSection(Section):
     start_timeout_s: Annotated[float, Field(gt=0)] = 600.0
     request_timeout_s: Annotated[float, Field(gt=0)] = 600.0
 
+    @property
+    def dummy_weights(self) -> bool:
+        """Whether vLLM makes the weights up instead of reading them."""
+        asked = " ".join(self.arguments).replace("=", " ").replace("_", "-")
+        by_option = (self.options.get("load-format"), self.options.get("load_format"))
+        return "dummy" in by_option or "--load-format dummy" in asked
+
 
 class StudyFile(Section):
     """One study, or with `problems` a group of kernel studies. candidates: try these configurations, not the space."""

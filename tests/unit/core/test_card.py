@@ -9,7 +9,8 @@ import pytest
 
 from tests.fake_engine import FakeEvaluator
 from tests.unit.core.test_loop import Bench, speed, study_file
-from tuner.core.card import to_json, to_markdown, verify
+from tuner.core.card import to_json, verify
+from tuner.core.card_page import to_markdown
 from tuner.core.decision import CardError
 from tuner.core.measurement import Measurement
 from tuner.core.use_cases import evidence_card, subject
@@ -149,6 +150,38 @@ def test_the_markdown_names_gain_ratios_limits_output_and_what_is_not_proved(car
         "tuner verify",
     ):
         assert part in text
+
+
+def test_the_markdown_has_one_row_for_each_check_and_the_json_has_every_graph_size(card: dict[str, Any]) -> None:
+    stored = card["confirmation"]["quality"]
+    regrets = [result for result in stored if result["name"] == "regret"]
+    assert len({result["at"] for result in regrets}) == len(regrets) > 1
+    text = to_markdown(card)
+    for name in {result["name"] for result in stored}:
+        assert text.count(f"| {name} |") == 1
+    assert f"yes, at all {len(regrets)} |" in text
+
+
+def test_the_row_of_a_check_is_its_worst_place_and_says_at_how_many_it_failed(card: dict[str, Any]) -> None:
+    changed = json.loads(json.dumps(card))
+    regrets = [result for result in changed["confirmation"]["quality"] if result["name"] == "regret"]
+    regrets[0].update(value=0.04, limit=0.05)
+    assert "| regret | 0.04 nats" in to_markdown(changed)
+    regrets[-1].update(value=0.03, limit=0.02, passed=False)
+    row = next(line for line in to_markdown(changed).splitlines() if line.startswith("| regret |"))
+    assert row.startswith("| regret | 0.03 nats")
+    assert regrets[-1]["at"] in row
+    assert row.endswith(f"| NO, not at 1 of {len(regrets)} |")
+
+
+def test_each_candidate_and_each_task_keeps_a_row_of_its_own(card: dict[str, Any]) -> None:
+    changed = json.loads(json.dumps(card))
+    quality = changed["confirmation"]["quality"]
+    task = next(result for result in quality if result["name"] == "task_accuracy")
+    quality += [{**task, "at": "another task"}, {**task, "candidate_key": "another candidate"}]
+    text = to_markdown(changed)
+    assert text.count("| task_accuracy |") == 3
+    assert text.count("## Output of ") == 2
 
 
 def test_a_name_cannot_become_markup(card: dict[str, Any]) -> None:

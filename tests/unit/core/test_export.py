@@ -1,6 +1,7 @@
 """An exported file says what it is, cannot be broken out of, and lies beside what it needs."""
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,9 @@ import yaml
 
 from search_spaces.candidate import candidate_key
 from search_spaces.serving import ServingConfig
-from tuner.core.decision import Comparison, Decision, DecisionKind
-from tuner.core.export import Format, NothingToExportError, Subject, chosen, render
+from tuner.core.confirm import qualifier
+from tuner.core.decision import Comparison, Decision, DecisionKind, QualityResult
+from tuner.core.export import Format, NothingToExportError, Subject, chosen, not_proved, render
 from tuner.core.measurement import Fingerprint, Origin
 from tuner.core.study import Study
 from tuner.core.study_file import load, parse
@@ -87,6 +89,52 @@ def test_a_baseline_is_headed_no_validated_improvement() -> None:
     text = render(subject(nothing, candidate=BASELINE), Format.VLLM).texts["a-study-16gpu.yaml"]
     assert text.startswith("# Status: No validated improvement: this is the baseline\n")
     assert "Differs from baseline: in nothing" in text
+
+
+def test_the_sizes_of_the_graphs_are_among_what_differs_from_the_baseline() -> None:
+    other = replace(WINNER, max_num_seqs=32, cudagraph_capture_sizes=(8, 16, 256))
+    text = render(subject(candidate=other), Format.VLLM).texts["a-study-16gpu.yaml"]
+    line = next(line for line in text.splitlines() if line.startswith("# Differs from baseline: "))
+    assert "max_num_seqs: None -> 32" in line
+    assert "cudagraph_capture_sizes: None -> " in line
+    assert "8,16,256" in line.replace(" ", "")
+
+
+def with_output(empty: float = 0.0, engine: dict[str, Any] | None = None) -> Subject:
+    """The baseline's share of empty outputs is the limit of that check."""
+    check = QualityResult(
+        name="empty_outputs", candidate_key=candidate_key(WINNER), value=empty, limit=empty, unit="share", passed=True
+    )
+    plain = subject(replace(VALIDATED, quality=(check,)))
+    document = plain.study.file.model_dump(mode="json", exclude_none=True)
+    file = parse({**document, "engine": {**document["engine"], **(engine or {})}})
+    return replace(plain, study=replace(plain.study, file=file))
+
+
+RUNS_ONLY = "the output check shows only that the decode path runs, not that its outputs are right"
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        {"options": {"load-format": "dummy"}},
+        {"options": {"load_format": "dummy"}},
+        {"arguments": ["--load-format=dummy"]},
+        {"arguments": ["--load-format", "dummy"]},
+    ],
+)
+def test_with_dummy_weights_the_output_check_is_said_to_show_only_that_the_path_runs(engine: dict[str, Any]) -> None:
+    dummy = with_output(engine=engine)
+    assert any(RUNS_ONLY in text for text in not_proved(dummy))
+    assert qualifier(dummy.study.file).endswith("dummy weights)")
+    yaml_text = render(dummy, Format.VLLM).texts["a-study-16gpu.yaml"]
+    assert f"# Not proved: the weights are dummies, so the outputs mean nothing: {RUNS_ONLY}" in yaml_text
+
+
+def test_a_baseline_that_hardly_says_anything_is_named_beside_the_output_check() -> None:
+    assert any("up to 75% of the baseline's own outputs were empty" in text for text in not_proved(with_output(0.75)))
+    assert not any("output check" in text for text in not_proved(with_output(0.25)))
+    assert not any("output check" in text for text in not_proved(subject())), "nothing was checked, so nothing is said"
 
 
 @pytest.mark.parametrize("kind", [DecisionKind.NOT_MEASURED, DecisionKind.INFEASIBLE])
