@@ -44,6 +44,8 @@ TWO = replace(BASE, tensor_parallel_size=2)
 TWO_BOUND = {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}
 # Long enough to be in the middle of: two seconds and more on two cores.
 WORKLOAD = ServingWorkload(input_tokens=16, output_tokens=200, context_tokens=16, concurrency=4, requests=8)
+# What is struck must outlast the blow, on a busy machine too: the blow is what ends it.
+STRUCK = replace(WORKLOAD, requests=64)
 READY, WARM_UP, TRAFFIC, STOP = "before it is ready", "during warm-up", "during traffic", "during the stop"
 CRASHED, HUNG, REJECTED = FailureKind.CRASHED, FailureKind.HUNG, FailureKind.REJECTED_BY_ENGINE
 
@@ -327,6 +329,7 @@ class Laboratory:
             assert isinstance(first, Measurement), first
         if fault.when in (WARM_UP, TRAFFIC):
             threading.Thread(target=strike_under_traffic, args=(running, strike), daemon=True).start()
+            return running.measure(STRUCK, purpose=Purpose.SEARCH, repeat=1)
         return running.measure(WORKLOAD, purpose=Purpose.SEARCH, repeat=1)
 
 

@@ -132,8 +132,9 @@ def _given(file: StudyFile, space: Space) -> Feasible:
     rejected: Counter[str] = Counter()
     kind = SkinnyTile if file.problems else ServingConfig
     for place, values in enumerate(file.candidates):
+        draft = file.engine.draft_models.get(str(values.get("speculative_method")))
         try:
-            candidate = kind.from_values(values)
+            candidate = kind.from_values({**({"speculative_model": draft} if draft else {}), **values})
         except (ValueError, TypeError) as error:
             raise StudyFileError(f"candidates.{place}: {error}") from error
         reasons = [reason.rule for reason in space.reasons(candidate)]

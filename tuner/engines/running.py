@@ -251,6 +251,7 @@ class RunningServer:
             served=self.server.name,
             seed=seed,
             dataset=dataset,
+            trusted=self.model.trust_remote_code,
         )
         return {"arguments": arguments, **prompts}, further
 

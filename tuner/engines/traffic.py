@@ -99,10 +99,17 @@ def warm_up(workload: ServingWorkload) -> ServingWorkload:
 
 
 def arguments(
-    workload: ServingWorkload, *, base_url: str, model: str, served: str, seed: int, dataset: Sequence[str] = ()
+    workload: ServingWorkload,
+    *,
+    base_url: str,
+    model: str,
+    served: str,
+    seed: int,
+    dataset: Sequence[str] = (),
+    trusted: bool = False,
 ) -> list[str]:
     """For `vllm bench serve`, without a warm-up of its own. dataset: the arguments that name the prompts; random ones
-    where there are none."""
+    where there are none.   trusted: whether code that comes with the tokenizer may run."""
     rate = "inf" if workload.request_rate is None else str(workload.request_rate)
     return [
         *("--backend", "openai", "--base-url", base_url, "--endpoint", "/v1/completions"),
@@ -111,6 +118,7 @@ def arguments(
         *("--num-prompts", str(workload.requests), "--max-concurrency", str(workload.concurrency)),
         *("--request-rate", rate, "--seed", str(seed), "--num-warmups", "0"),
         *("--temperature", "0", "--ignore-eos"),
+        *(("--trust-remote-code",) if trusted else ()),
     ]
 
 

@@ -264,3 +264,14 @@ def test_a_key_leaves_out_what_stands_at_its_default() -> None:
     bare = parse(document())
     assert parse(document(parallel=1, quality={"enabled": True})).key == bare.key
     assert parse(document(parallel=2)).key != bare.key
+
+
+def test_a_named_candidate_takes_its_draft_from_the_engines_drafts_and_its_own_goes_first() -> None:
+    """Without a draft vLLM ends at start: four starts of an H200 went that way."""
+    drafting = {"max_num_seqs": 16, "num_speculative_tokens": 3, "speculative_method": "dspark"}
+    named = [drafting, {**drafting, "speculative_model": "other"}]
+    tiny = {key: value for key, value in yaml.safe_load(TINY.read_text()).items() if key not in ("fix", "rules")}
+    space = {"knobs": {"max_num_seqs": [16]}}
+    file = parse({**tiny, "space": space, "candidates": named, "engine": {"draft_models": {"dspark": "drafts/one"}}})
+    (contest,) = plan(file).contests
+    assert {candidate.values()["speculative_model"] for candidate in contest.candidates} == {"drafts/one", "other"}

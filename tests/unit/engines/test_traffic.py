@@ -119,6 +119,13 @@ def test_the_seed_is_part_of_the_arguments_and_the_rate_is_a_float() -> None:
     assert asked[asked.index("--num-warmups") + 1] == "0"
 
 
+@pytest.mark.parametrize("trusted", [False, True])
+def test_a_tokenizer_with_code_of_its_own_is_trusted_where_the_study_file_says_so(trusted: bool) -> None:
+    """The server got the option and the benchmark did not, so it failed at its tokenizer."""
+    asked = traffic.arguments(workload(), base_url="http://x", model="m", served="s", seed=1, trusted=trusted)
+    assert ("--trust-remote-code" in asked) == trusted
+
+
 def test_no_two_runs_of_a_start_share_their_prompts() -> None:
     """The same seed at two concurrencies gave the same prompts, and a warm prefix cache for the second."""
     workloads = [workload(concurrency=c, context_tokens=n) for c in (1, 8, 32) for n in (8, 8192)]
