@@ -28,7 +28,7 @@ demo: setup  ## Kimi K3 on 16 GB300, predicted: progress, best candidate per GPU
 	@echo; echo "runs/demo/kimi-k3-gb300-decode-16gpu.yaml:"; cat runs/demo/kimi-k3-gb300-decode-16gpu.yaml
 
 test: setup  ## all tests that need no vLLM and no browser
-	$(BIN)/pytest -n auto -m "not vllm and not gpu and not browser"
+	$(BIN)/pytest -n auto -m "not vllm and not gpu and not browser" --durations=15
 
 test-browser: setup  ## the dashboard in Chromium (Debian: apt-get install chromium)
 	$(BIN)/pytest -m browser
@@ -52,7 +52,7 @@ lm-eval:  ## install lm-eval into an environment of its own, for studies with qu
 	@echo $(CACHE)/lm-eval/bin/python
 
 test-engine: setup engine  ## the tests that start the real vLLM
-	TUNER_REQUIRE_ENGINE=1 $(BIN)/pytest -m "vllm and not slow"
+	TUNER_REQUIRE_ENGINE=1 $(BIN)/pytest -m "vllm and not slow" --durations=15
 
 demo-vllm: setup engine  ## a real study on the CPU engine, under 20 minutes on two cores
 	@mkdir -p runs/demo-vllm

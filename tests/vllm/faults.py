@@ -45,7 +45,7 @@ TWO_BOUND = {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}
 # Long enough to be in the middle of: two seconds and more on two cores.
 WORKLOAD = ServingWorkload(input_tokens=16, output_tokens=200, context_tokens=16, concurrency=4, requests=8)
 # What is struck must outlast the blow, on a busy machine too: the blow is what ends it.
-STRUCK = replace(WORKLOAD, requests=64)
+STRUCK = replace(WORKLOAD, requests=32)
 READY, WARM_UP, TRAFFIC, STOP = "before it is ready", "during warm-up", "during traffic", "during the stop"
 CRASHED, HUNG, REJECTED = FailureKind.CRASHED, FailureKind.HUNG, FailureKind.REJECTED_BY_ENGINE
 
@@ -325,7 +325,7 @@ class Laboratory:
         if isinstance(running, Failed):
             return running
         if fault.when == TRAFFIC:
-            first = running.measure(WORKLOAD, purpose=Purpose.SEARCH, repeat=0)
+            first = running.measure(STRUCK, purpose=Purpose.SEARCH, repeat=0)
             assert isinstance(first, Measurement), first
         if fault.when in (WARM_UP, TRAFFIC):
             threading.Thread(target=strike_under_traffic, args=(running, strike), daemon=True).start()
