@@ -87,3 +87,26 @@ def test_pages_work_without_javascript(server: Server, chromium: Any, seen: Seen
     page.locator("#trials ~ div a").first.click()
     assert page.url.endswith(f"{study_id}/trials/0")
     context.close()
+
+
+def test_hostile_text_stands_escaped_in_its_cell_and_a_page_stays_light(
+    server: Server, chromium: Any, seen: Seen
+) -> None:
+    """A script for a name and in a log line of 2 MB, a metric that was NaN or infinite, an attribute of two lines."""
+    study_id = proved(server.ports.studies, name=HOSTILE)
+    context = chromium.new_context()
+    page = watched(context, seen)
+    alerts: list[str] = []
+    page.on("dialog", lambda dialog: (alerts.append(dialog.message), dialog.dismiss()))
+    failed, first = f"/ui/studies/{study_id}/trials/22", f"/ui/studies/{study_id}/trials/0"
+    for path in ("/ui/", f"/ui/studies/{study_id}", failed, first):
+        answer = page.goto(server.url + path)
+        assert len(answer.body()) < 1_000_000, path
+        assert HOSTILE in page.inner_text("body"), path
+        assert page.locator("script:not([src])").count() == 0, path
+    assert "was nan" in page.inner_text("main")
+    assert "was inf" in page.inner_text("main")
+    assert "two" in page.inner_text("main")
+    assert alerts == []
+    assert seen.errors == []
+    context.close()
