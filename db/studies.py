@@ -5,6 +5,7 @@ study's lease row first and then its study row, always in that order.
 """
 
 import contextlib
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 
 import tenacity
@@ -28,15 +29,20 @@ class SqlStudies:
 
     wait_s: how long a transaction that has not begun waits for a server that is away, as while it restarts. One that
     has begun is never repeated: whether its commit came through could not be known.
+    stop: once set, nothing is waited for.
     """
 
-    def __init__(self, engine: Engine, clock: Clock, *, wait_s: float = 0.0) -> None:
+    def __init__(
+        self, engine: Engine, clock: Clock, *, wait_s: float = 0.0, stop: threading.Event | None = None
+    ) -> None:
+        stop = stop or threading.Event()
         self._url = engine.url
         self._clock = clock
         self._begin = tenacity.Retrying(
             retry=tenacity.retry_if_exception(is_away),
             wait=tenacity.wait_random(0.2, 0.5),
-            stop=tenacity.stop_after_delay(wait_s),
+            stop=tenacity.stop_after_delay(wait_s) | tenacity.stop_when_event_set(stop),
+            sleep=tenacity.sleep_using_event(stop),
             reraise=True,
         )
         self._reads = sessionmaker(engine)

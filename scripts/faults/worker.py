@@ -114,13 +114,13 @@ class _Run:
 
     def measure(self, workload: Workload, *, purpose: Purpose, repeat: int) -> Measurement | Failed:
         time.sleep(MEASURING_S)
-        if self._engine.exit_code is not None:
-            return Failed(kind=FailureKind.CRASHED, sentence="the engine's process has ended")
         try:
             with self._engine.log.open("a", encoding="utf-8") as log:
                 log.write(f"measured {workload.key}\n")
         except OSError as error:
             return Failed(kind=FailureKind.INFRASTRUCTURE, sentence=f"the log cannot be written: {error.strerror}")
+        if self._engine.exit_code is not None:
+            return Failed(kind=FailureKind.CRASHED, sentence="the engine's process has ended")
         return self._running.measure(workload, purpose=purpose, repeat=repeat)
 
     def generate(
@@ -174,18 +174,18 @@ def main() -> None:
         with written_down(asked.folder, file.name), contextlib.closing(evaluator):
             yield Parts(studies=studies, evaluator=evaluator, clock=SystemClock(), reap=reap, progress=progress)
 
-    with worker.stopped_by_signals() as asked_to_stop:
-        engine = open_database(os.environ["TUNER_DB"])
-        try:
-            worker.Worker(
-                owner=f"faults:{os.getpid()}",
-                studies=SqlStudies(engine, SystemClock(), wait_s=30.0),
-                parts=parts,
-                unavailable=(DatabaseError,),
-                stop=asked_to_stop,
-            ).run()
-        finally:
-            engine.dispose()
+    asked_to_stop = worker.stopped_by_signals()
+    engine = open_database(os.environ["TUNER_DB"])
+    try:
+        worker.Worker(
+            owner=f"faults:{os.getpid()}",
+            studies=SqlStudies(engine, SystemClock(), wait_s=30.0, stop=asked_to_stop),
+            parts=parts,
+            unavailable=(DatabaseError,),
+            stop=asked_to_stop,
+        ).run()
+    finally:
+        engine.dispose()
 
 
 if __name__ == "__main__":

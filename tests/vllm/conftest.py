@@ -7,7 +7,7 @@ from pathlib import Path
 import asking
 import faults
 import pytest
-from faults import engine_processes, shared_memory
+from leftovers import engine_processes, shared_memory
 
 ENGINE_ENVIRONMENT = faults.ENVIRONMENT
 

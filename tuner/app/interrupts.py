@@ -1,9 +1,12 @@
 """Ctrl-C and SIGTERM of the commands that run in the foreground."""
 
+import contextlib
 import signal
 import threading
+from collections.abc import Callable, Iterator
 
 _asked = threading.Event()
+_at_pulses = threading.Event()
 
 
 class Interrupted(BaseException):
@@ -16,12 +19,24 @@ def install() -> None:
         signal.signal(number, _interrupt)
 
 
-def pulse() -> None:
-    """Raise Interrupted where a signal came: the one that its handler raised is lost in a finalizer or a callback."""
+@contextlib.contextmanager
+def at_pulses() -> Iterator[Callable[[], None]]:
+    """Within, a signal raises only where what is handed out is called: a loop owns threads and transactions, and an
+    exception that falls into the start of one or the middle of the other leaves neither begun nor ended."""
+    _at_pulses.set()
+    try:
+        yield _pulse
+    finally:
+        _at_pulses.clear()
+    _pulse()
+
+
+def _pulse() -> None:
     if _asked.is_set():
         raise Interrupted
 
 
 def _interrupt(_number: int, _frame: object) -> None:
     _asked.set()
-    raise Interrupted
+    if not _at_pulses.is_set():
+        raise Interrupted

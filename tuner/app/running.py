@@ -61,8 +61,12 @@ def run_study(study: Study, studies: Studies, what: Plan, console: Console) -> N
     lease = lease or _wait_for_lease(study, studies, console)
     bar = _Bar(console, what)
     try:
-        with bar.progress, wiring.parts(study.file, studies, bar.tell) as parts:
-            loop = Loop(study, lease, replace(parts, pulse=interrupts.pulse))
+        with (
+            bar.progress,
+            interrupts.at_pulses() as pulse,
+            wiring.parts(study.file, studies, bar.tell) as parts,
+        ):
+            loop = Loop(study, lease, replace(parts, pulse=pulse))
             try:
                 loop.run()
             except StudyFailedError as error:

@@ -7,7 +7,7 @@ import os
 import platform
 import signal
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -36,7 +36,7 @@ class MakesParts(Protocol):
 
 
 class StopNowError(BaseException):
-    """SIGTERM or SIGINT; engines are stopped on the way out."""
+    """The worker was told to stop while a loop lived; its engines are stopped on the way out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class Worker:
     stop: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
-        """Until `stop` is set, or StopNowError comes from a signal."""
+        """Until `stop` is set."""
         while not self.stop.is_set():
             try:
                 lease = self.studies.claim(self.owner, ttl_s=LEASE_S)
@@ -62,6 +62,8 @@ class Worker:
             except self.unavailable as error:
                 log.warning("%s; trying again", error)
                 self.stop.wait(POLL_S)
+            except StopNowError:
+                break
 
     def run_one(self, lease: Lease) -> None:
         """One study to its end, or as far as the lease and the database allow; the lease is given back."""
@@ -141,43 +143,29 @@ def _quiet(_kind: str, _data: Mapping[str, object]) -> None:
     """Events are in the tables; a worker has no terminal."""
 
 
-@contextlib.contextmanager
-def stopped_by_signals() -> Iterator[threading.Event]:
-    """SIGTERM and SIGINT raise StopNowError in the main thread, once; the second one cannot disturb the way out.
-
-    The event is set too: an exception that a signal raises is lost where it falls into a finalizer or a callback.
-    """
+def stopped_by_signals() -> threading.Event:
+    """What SIGTERM and SIGINT set. They raise nothing: an exception could fall into a write, a finalizer or the start
+    of a thread, and the loop looks at this every second."""
     asked = threading.Event()
-
-    def stop(_number: int, _frame: object) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, signal.SIG_IGN)
-        asked.set()
-        raise StopNowError
-
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
-    with contextlib.suppress(StopNowError):
-        yield asked
+        signal.signal(number, lambda _number, _frame: asked.set())
+    return asked
 
 
-def end_with(parent: int) -> None:
-    """Get SIGTERM when the process that started us dies, however it dies (Linux).
-
-    Raises:
-        StopNowError: it has died already.
-    """
+def end_with(parent: int, asked: threading.Event) -> None:
+    """Get SIGTERM when the process that started us dies, however it dies (Linux); asked is set where it has died."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     if os.getppid() != parent:
-        raise StopNowError
+        asked.set()
 
 
-def is_away(unavailable: tuple[type[Exception], ...]) -> tenacity.Retrying:
-    """Repeats what could not reach the database for up to WAIT_S."""
+def is_away(unavailable: tuple[type[Exception], ...], stop: threading.Event) -> tenacity.Retrying:
+    """Repeats what could not reach the database for up to WAIT_S, or until told to stop."""
     return tenacity.Retrying(
         retry=tenacity.retry_if_exception_type(unavailable),
         wait=tenacity.wait_random(0.5, 1.5),
-        stop=tenacity.stop_after_delay(WAIT_S),
+        stop=tenacity.stop_after_delay(WAIT_S) | tenacity.stop_when_event_set(stop),
+        sleep=tenacity.sleep_using_event(stop),
         reraise=True,
     )
 
@@ -190,18 +178,18 @@ def work(url: str, *, ends_with: int | None = None) -> None:
     from tuner.app import wiring
     from tuner.app.clock import SystemClock
 
-    with stopped_by_signals() as asked:
-        if ends_with is not None:
-            end_with(ends_with)
-        engine = is_away((DatabaseError,))(open_database, url)
-        try:
-            upgrade(engine)
-            Worker(
-                owner=wiring.owner(),
-                studies=SqlStudies(engine, SystemClock(), wait_s=WAIT_S),
-                parts=wiring.parts,
-                unavailable=(DatabaseError,),
-                stop=asked,
-            ).run()
-        finally:
-            engine.dispose()
+    asked = stopped_by_signals()
+    if ends_with is not None:
+        end_with(ends_with, asked)
+    engine = is_away((DatabaseError,), asked)(open_database, url)
+    try:
+        upgrade(engine)
+        Worker(
+            owner=wiring.owner(),
+            studies=SqlStudies(engine, SystemClock(), wait_s=WAIT_S, stop=asked),
+            parts=wiring.parts,
+            unavailable=(DatabaseError,),
+            stop=asked,
+        ).run()
+    finally:
+        engine.dispose()

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -49,6 +50,9 @@ def of_start(command: Sequence[str], log: Path, exit_code: int) -> Failed:
     found = _first(log, without=())
     if found is not None:
         return Failed(kind=found[0], sentence=found[1], evidence=f"{found[1]}\n{shown}")
+    full = _full(log)
+    if full:
+        return Failed(kind=FailureKind.INFRASTRUCTURE, sentence=full, evidence=f"{full}\n{shown}")
     kind = FailureKind.REJECTED_BY_ENGINE if exit_code == 2 else FailureKind.CRASHED
     how = "was killed (SIGKILL)" if exit_code == 137 else f"ended with code {exit_code}"
     return Failed(kind=kind, sentence=f"the engine {how} before it was ready", evidence=shown)
@@ -72,6 +76,9 @@ def of_traffic(
     found = _first(log, without=_OF_START_ONLY)
     if found is not None:
         return Failed(kind=found[0], sentence=found[1], evidence=f"{found[1]}\n{shown}")
+    full = _full(log) if exit_code is not None else ""
+    if full:
+        return Failed(kind=FailureKind.INFRASTRUCTURE, sentence=full, evidence=f"{full}\n{shown}")
     if exit_code is not None or "EngineDeadError" in _whole(log):
         return Failed(kind=FailureKind.CRASHED, sentence=f"the engine died under traffic: {sentence}", evidence=shown)
     return Failed(kind=otherwise, sentence=sentence, evidence=shown)
@@ -86,6 +93,22 @@ def _first(log: Path, *, without: Sequence[FailureKind]) -> tuple[FailureKind, s
                     further = lines[place + 1 : place + 3] if "validation error" in line else []  # pydantic's reason
                     return kind, " ".join([line, *further])[:500]
     return None
+
+
+def _full(log: Path) -> str:
+    """Why an engine that has ended may have said nothing; empty where its log takes another byte. vLLM ends with code 1
+    where it cannot print."""
+    try:
+        with log.open("r+b") as stream:
+            stream.seek(0, 2)
+            stream.write(b"\n")
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        return f"the engine's log {log} cannot be written: {error.strerror}"
+    if shutil.disk_usage(log.parent).free == 0:
+        return f"the disk of the engine's log {log} is full"
+    return ""
 
 
 def _whole(log: Path) -> str:
