@@ -1,6 +1,6 @@
 """Make a small Llama with random weights and a byte-level tokenizer; nothing is downloaded.
 
-Run by the interpreter of the engine: make_tiny_model.py FOLDER. Seeded, so the weights are always the same. One that is
+Run by the interpreter of the engine: make_tiny_model.py FOLDER [LAYERS]. Seeded, so the weights are always the same. One that is
 there is kept if it was made like this and made whole; it appears under its name only when it is complete.
 """
 
@@ -12,16 +12,17 @@ import sys
 import sysconfig
 from pathlib import Path
 
-HIDDEN, LAYERS, HEADS, VOCABULARY, CONTEXT = 256, 4, 4, 2048, 2048
+HIDDEN, HEADS, VOCABULARY, CONTEXT = 256, 4, 2048, 2048
 MADE_BY = "made_by.json"
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, layers: int = 4) -> None:
     import transformers
 
     made_by = {
         "script": hashlib.sha256(Path(__file__).read_bytes()).hexdigest(),
         "transformers": transformers.__version__,
+        "layers": layers,
     }
     mark = folder / MADE_BY
     if mark.exists() and json.loads(mark.read_text()) == made_by:
@@ -30,14 +31,14 @@ def main(folder: Path) -> None:
     partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    parameters = make(partial)
+    parameters = make(partial, layers)
     (partial / MADE_BY).write_text(json.dumps(made_by))
     shutil.rmtree(folder, ignore_errors=True)
     partial.rename(folder)
     print(json.dumps({"model": str(folder), "parameters": parameters}))
 
 
-def make(folder: Path) -> int:
+def make(folder: Path, layers: int) -> int:
     """Write it; the number of its parameters."""
     import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -57,7 +58,7 @@ def make(folder: Path) -> int:
         vocab_size=VOCABULARY,
         hidden_size=HIDDEN,
         intermediate_size=4 * HIDDEN,
-        num_hidden_layers=LAYERS,
+        num_hidden_layers=layers,
         num_attention_heads=HEADS,
         num_key_value_heads=HEADS,
         max_position_embeddings=CONTEXT,
@@ -71,4 +72,4 @@ def make(folder: Path) -> int:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *map(int, sys.argv[2:]))

@@ -19,8 +19,19 @@ def engine_python() -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_model(engine_python: Path) -> Path:
-    folder = asking.CACHE.parent / "tiny-llama-5m"
-    subprocess.run([engine_python, asking.ROOT / "scripts/make_tiny_model.py", folder], check=True, capture_output=True)
+    return _made(engine_python, "tiny-llama-5m", layers=4)
+
+
+@pytest.fixture(scope="session")
+def slow_model(engine_python: Path) -> Path:
+    """Slow enough that who reads its streams keeps up with it on any machine: a study of it measures the engine."""
+    return _made(engine_python, "tiny-llama-24-layers", layers=24)
+
+
+def _made(python: Path, name: str, *, layers: int) -> Path:
+    folder = asking.CACHE.parent / name
+    command = [python, asking.ROOT / "scripts/make_tiny_model.py", folder, str(layers)]
+    subprocess.run(command, check=True, capture_output=True)
     return folder
 
 

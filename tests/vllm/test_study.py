@@ -60,12 +60,12 @@ def tuner(folder: Path, *arguments: object) -> "subprocess.CompletedProcess[str]
 
 @pytest.mark.usefixtures("nothing_left")
 def test_a_configuration_that_is_far_better_is_validated_exported_and_starts(
-    tmp_path: Path, tiny_model: Path, engine_python: Path
+    tmp_path: Path, slow_model: Path, engine_python: Path
 ) -> None:
     """max_num_seqs 1 against 16 at concurrency 8: several times faster, beyond any noise of a shared CPU."""
     url = f"sqlite:///{tmp_path}/tuner.db"
     done = tuner(
-        tmp_path, "run", study_file(tmp_path, tiny_model, engine_python), "--db", url, "--json", "-o", tmp_path / "out"
+        tmp_path, "run", study_file(tmp_path, slow_model, engine_python), "--db", url, "--json", "-o", tmp_path / "out"
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -100,7 +100,7 @@ def rows(folder: Path, query: str) -> list[tuple[Any, ...]]:
 
 @pytest.mark.usefixtures("nothing_left")
 def test_a_killed_study_goes_on_measures_nothing_twice_and_leaves_no_engine(
-    tmp_path: Path, tiny_model: Path, engine_python: Path
+    tmp_path: Path, slow_model: Path, engine_python: Path
 ) -> None:
     """kill -9 in the middle of the second trial, with the engine working; then the same command again.
 
@@ -108,7 +108,7 @@ def test_a_killed_study_goes_on_measures_nothing_twice_and_leaves_no_engine(
     """
     url = f"sqlite:///{tmp_path}/tuner.db"
     space = {"knobs": {"max_num_seqs": [16, 1, 2], "enforce_eager": [True], "max_model_len": [256]}}
-    asked = study_file(tmp_path, tiny_model, engine_python, space=space)
+    asked = study_file(tmp_path, slow_model, engine_python, space=space)
     first = subprocess.Popen(
         command("run", asked, "--db", url), cwd=tmp_path, env=environment(tmp_path), stderr=subprocess.DEVNULL
     )

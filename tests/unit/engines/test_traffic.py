@@ -161,6 +161,14 @@ def test_a_stream_that_came_all_at_once_is_the_machines_doing_and_is_asked_for_a
     assert found.sentence.startswith("1 of 4 requests has times that cannot be")
 
 
+def test_an_engine_faster_than_its_reader_gives_no_times_and_is_not_called_wrong() -> None:
+    """A model of 5 million weights on two fast cores: 12 of 16 streams were read at once, twice."""
+    found = traffic.requests_of(result(itls=[[0.1] * 4] + [[3e-6] * 4] * 3), workload())
+    assert isinstance(found, traffic.Incomplete)
+    assert found.kind is FailureKind.INCOMPLETE
+    assert "could not keep up with the engine" in found.sentence
+
+
 def test_a_stream_that_breaks_off_is_no_output_whatever_the_dataset() -> None:
     found = traffic.requests_of(result(output_lens=[5, 5, 5, 1]), workload(dataset=Dataset(kind="prompts")))
     assert isinstance(found, traffic.Incomplete)
