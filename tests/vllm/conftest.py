@@ -25,7 +25,7 @@ def tiny_model(engine_python: Path) -> Path:
 @pytest.fixture(scope="session")
 def slow_model(engine_python: Path) -> Path:
     """Slow enough that who reads its streams keeps up with it on any machine: a study of it measures the engine."""
-    return _made(engine_python, "tiny-llama-24-layers", layers=24)
+    return _made(engine_python, "tiny-llama-12-layers", layers=12)
 
 
 def _made(python: Path, name: str, *, layers: int) -> Path:
