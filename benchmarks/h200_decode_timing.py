@@ -1,7 +1,8 @@
 """Which tiles of our decode GEMM are timed on an H200, beside what; and their timing, every result a line at once.
 
-A tile of ours must be legal for 1 and for 16 rows. After the one that was fastest before, those come that keep enough
-bytes on their way and share the blocks out evenly; the numbers of weight rows take turns.
+A tile of ours must be legal for 1 row and for the most rows that it is compiled for. After the one that was fastest
+before, those come that keep enough bytes on their way and share the blocks out evenly; the numbers of weight rows take
+turns.
 """
 
 import argparse
@@ -38,9 +39,9 @@ Tile = DecodeTile | SkinnyTile | LibraryGemm
 
 
 @cache
-def proposed(n: int, k: int, count: int) -> tuple[DecodeTile, ...]:
-    """Of one shape, the most promising first, and each once."""
-    problem, most = GemmProblem(n=n, k=k, m=1), GemmProblem(n=n, k=k, m=16)
+def proposed(n: int, k: int, count: int, most_rows: int = 16) -> tuple[DecodeTile, ...]:
+    """Of one shape, the most promising first, and each once. most_rows: of x, that each tile must be legal for."""
+    problem, most = GemmProblem(n=n, k=k, m=1), GemmProblem(n=n, k=k, m=most_rows)
     feasible = space_of(problem, baseline=LibraryGemm()).feasible().candidates
     rules = decode_rules(k, most.m)
     tiles = [tile for tile in feasible if isinstance(tile, DecodeTile) and tile.early and not broken(rules, tile)]
@@ -50,7 +51,8 @@ def proposed(n: int, k: int, count: int) -> tuple[DecodeTile, ...]:
         by_rows.setdefault(tile.rows, {}).setdefault((tile.warps, tile.split_k), tile)
     turns = itertools.zip_longest(*(group.values() for group in by_rows.values()))
     chosen = (tile for turn in turns for tile in turn if tile is not None)
-    return tuple(itertools.islice(dict.fromkeys([FASTEST[n, k], *chosen]), count))
+    known = [FASTEST[n, k]] if (n, k) in FASTEST else []
+    return tuple(itertools.islice(dict.fromkeys([*known, *chosen]), count))
 
 
 def _promise(tile: DecodeTile, problem: GemmProblem) -> float:

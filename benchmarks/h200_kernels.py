@@ -1,4 +1,5 @@
-"""A study of every Kimi K3 decode GEMM on one H200: vLLM's own choice, cuBLAS, and the tiles that the prior proposes.
+"""A study of every Kimi K3 decode GEMM on one H200: vLLM's own choice, cuBLAS, and tiles of vLLM's kernel
+and of our decode GEMM.
 
     python -m benchmarks.h200_kernels plan    --stock stock.json -o plan.json
     python -m benchmarks.h200_kernels compile plan.json --dsl PYTHON --vllm FOLDER --runtimes FOLDER -o kernels.so
@@ -14,7 +15,7 @@ import argparse
 from benchmarks.h200_decide import decide
 from benchmarks.h200_plan import compile_plan, make_plan
 from benchmarks.h200_timing import absolute, time_all
-from kernels.targets import SKINNY_TARGET
+from kernels.targets import BOTH_TARGET
 
 
 def parser() -> argparse.ArgumentParser:
@@ -22,6 +23,11 @@ def parser() -> argparse.ArgumentParser:
     commands = made.add_subparsers(required=True)
     planning = commands.add_parser("plan")
     planning.add_argument("--stock", type=absolute, required=True)
+    planning.add_argument("--earlier", type=absolute, help="a result of `decide`: its finalists are vLLM's tiles")
+    planning.add_argument(
+        "--decode-earlier", type=absolute, help="a result of h200_decode_gemm: its fastest come first"
+    )
+    planning.add_argument("--decode-tiles", type=int, default=10, help="of our decode GEMM, for each problem")
     planning.add_argument("-o", "--output", type=absolute, required=True)
     planning.set_defaults(run=make_plan)
     compiling = commands.add_parser("compile")
@@ -47,7 +53,7 @@ def parser() -> argparse.ArgumentParser:
     )
     timing.add_argument("--library", type=absolute, help="what `compile` linked")
     timing.add_argument("--runtime", type=absolute, help="libcute_dsl_runtime.so, which the library needs")
-    timing.add_argument("--target", default=SKINNY_TARGET)
+    timing.add_argument("--target", default=BOTH_TARGET)
     timing.add_argument("--device", default="cuda")
     timing.add_argument("--problems", type=int, help="so many only, spread over the plan")
     timing.add_argument("--passes", type=int, help="so many; by the time that is left without it")

@@ -1,18 +1,24 @@
 """What a kernel study on one H200 will time: which tiles of which Kimi K3 decode GEMM, and a library of them all.
 
-Recorded problems bring their fastest recorded tiles; for the others the prior orders the space. With few rows, tiles
-compiled for one k are tried beside them: they ask for their first weights before the previous kernel has ended.
+vLLM's kernel: the finalists of an earlier study where one is named. Without it recorded problems bring their fastest
+recorded tiles, and for the others the prior orders the space; with few rows, tiles compiled for one k are tried beside
+them: they ask for their first weights before the previous kernel has ended. Our decode GEMM: the tiles that were fastest
+for the shape before, then the most promising ones, each with and without the early start.
 """
 
 import argparse
 import json
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from kernels.problems import problems
 from kernels.stock import read_stock
-from search_spaces.decode_gemm import DecodeTile
+from kernels.targets import compiled_rows, tile_of
+from search_spaces.decode_gemm import DecodeTile, decode_rules
 from search_spaces.gemm import LibraryGemm, SkinnyTile, skinny_rules, skinny_space
 from search_spaces.rule import broken
 from tuner.core.workload import GemmProblem
@@ -22,15 +28,19 @@ FEW_ROWS = 4  # with more, tiles rarely beat cuBLAS, and fewer of them are tried
 MOST_STEPS = 14  # along k, all of them unrolled where k is known to the compiler
 CUBLAS = LibraryGemm()
 
-Candidate = SkinnyTile | LibraryGemm
+MOST_ROWS = 8  # of x: a decode tile is compiled once for up to so many
+EARLIER_TILES = 3  # of vLLM's kernel, for each problem
+
+Tile = SkinnyTile | DecodeTile
+Candidate = Tile | LibraryGemm
 
 
 def candidate_of(document: Mapping[str, Any]) -> Candidate:
-    kind = SkinnyTile if document["kind"] == "skinny_gemm" else LibraryGemm
-    return kind.from_values(document["values"])
+    kind, values = document["kind"], document["values"]
+    return LibraryGemm.from_values(values) if kind == CUBLAS.kind else tile_of(kind, values)
 
 
-def document_of(candidate: Candidate | DecodeTile) -> dict[str, Any]:
+def document_of(candidate: Candidate) -> dict[str, Any]:
     return {"kind": candidate.kind, "values": candidate.values()}
 
 
@@ -44,6 +54,8 @@ def make_plan(arguments: argparse.Namespace) -> None:
     stock = read_stock(arguments.stock.read_text())
     experience, examples = h200_experience(), h200_examples()
     distinct = {(p.n, p.k, p.m): p for tp in (8, 16) for p in problems(tp)}
+    earlier = finalists_of(arguments.earlier) if arguments.earlier else {}
+    fastest = fastest_of(arguments.decode_earlier) if arguments.decode_earlier else {}
     rows = []
     for (n, k, m), problem in sorted(distinct.items()):
         choice = stock.choice(CAPABILITY, problem)
@@ -54,7 +66,14 @@ def make_plan(arguments: argparse.Namespace) -> None:
             ranked = experience.ranked(problem, tiles) if tiles else []
         else:
             ranked = sorted(timed, key=timed.__getitem__)
-        chosen = choose(problem, choice, ranked)
+        if arguments.earlier:
+            own = [choice] if isinstance(choice, SkinnyTile) else []
+            found = earlier.get((n, k, m)) or ranked
+            chosen: list[Tile] = list(dict.fromkeys([*own, *found[:EARLIER_TILES]]))
+        else:
+            chosen = list(choose(problem, choice, ranked))
+        if arguments.decode_tiles:
+            chosen += decode_tiles(problem, fastest.get((n, k), []), arguments.decode_tiles)
         if chosen:
             rows.append(
                 {
@@ -85,15 +104,43 @@ def static_tiles(problem: GemmProblem, ranked: Sequence[SkinnyTile], most: int) 
     return [tile for _, tile in zip(range(most), legal, strict=False)]
 
 
-def kernels_in(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, SkinnyTile]]:
+def finalists_of(result: Path) -> dict[tuple[int, int, int], list[SkinnyTile]]:
+    """Of an earlier study's result, the fastest first."""
+    rows = json.loads(result.read_text())["results"]["problems"]
+    return {
+        (row["n"], row["k"], row["m"]): [SkinnyTile.from_values(f["tile"]) for f in row["finalists"]] for row in rows
+    }
+
+
+def fastest_of(result: Path) -> dict[tuple[int, int], list[DecodeTile]]:
+    """Of our kernel's one-pass result: for each shape the tiles that were fastest for some rows, early or late."""
+    found: dict[tuple[int, int], dict[DecodeTile, None]] = defaultdict(dict)
+    for row in json.loads(result.read_text())["results"]["problems"]:
+        for side in ("early", "late"):
+            if row[side]:
+                found[row["n"], row["k"]][replace(DecodeTile.from_values(row[side]["tile"]), early=True)] = None
+    return {shape: list(tiles) for shape, tiles in found.items()}
+
+
+def decode_tiles(problem: GemmProblem, fastest: Sequence[DecodeTile], count: int) -> list[DecodeTile]:
+    """So many tiles of our kernel, each with and without the early start. fastest: to be tried before all others."""
+    from benchmarks.h200_decode_timing import proposed
+
+    legal = decode_rules(problem.k, MOST_ROWS)
+    known = [tile for tile in fastest if not broken(legal, tile)]
+    chosen = islice(dict.fromkeys([*known, *proposed(problem.n, problem.k, count, MOST_ROWS)]), count)
+    return [replace(tile, early=early) for tile in chosen for early in (True, False)]
+
+
+def kernels_in(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, Tile]]:
     """Number of rows and tile of every kernel that a plan needs."""
 
-    def all_of_them() -> Iterator[tuple[int, SkinnyTile]]:
+    def all_of_them() -> Iterator[tuple[int, Tile]]:
         for row in rows:
             for document in row["candidates"]:
                 candidate = candidate_of(document)
-                if isinstance(candidate, SkinnyTile):
-                    yield row["problem"]["m"], candidate
+                if not isinstance(candidate, LibraryGemm):
+                    yield compiled_rows(candidate, row["problem"]["m"]), candidate
 
     return list(dict.fromkeys(all_of_them()))
 

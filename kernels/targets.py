@@ -9,6 +9,7 @@ from search_spaces.knob import Scalar
 
 SKINNY_TARGET = "tuner_inside.skinny_target"
 DECODE_TARGET = "tuner_inside.decode_target"
+BOTH_TARGET = "tuner_inside.gemm_target"  # times tiles of either; `compile` asks for one kernel at a time
 
 Tile = SkinnyTile | DecodeTile
 

@@ -1,27 +1,32 @@
 """The kernel study's bookkeeping: what is planned, which tiles are confirmed, and what the passes then show."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.h200_decide import decided, goals, read_environment, tuned_table
-from benchmarks.h200_plan import choose, document_of, static_tiles
+from benchmarks.h200_decide import decided, goals, read_environment, summary, tuned_table
+from benchmarks.h200_plan import candidate_of, choose, decode_tiles, document_of, static_tiles
 from benchmarks.h200_timing import Log, afforded, finalists, read_lines
+from search_spaces.decode_gemm import DecodeTile, decode_rules
 from search_spaces.gemm import LibraryGemm, SkinnyTile
+from search_spaces.rule import broken
 from tuner.core.workload import GemmProblem
 
 PROBLEM = GemmProblem(n=1536, k=7168, m=1, name="mla.g_proj")
 STOCK = SkinnyTile(block_size=128, outputs_per_block=2)
 FAST = SkinnyTile(block_size=64, outputs_per_block=4)
 SLOW = SkinnyTile(block_size=32, outputs_per_block=1)
+OURS = DecodeTile(rows=24, warps=2, depth=1, stages=8, split_k=8)
+OURS_LATE = replace(OURS, early=False)
 CUBLAS, DSV3 = LibraryGemm(), LibraryGemm(backend="dsv3_fused_a")
 ENVIRONMENT = {
     "line": "environment", "gpu": "NVIDIA H200", "driver": "580", "versions": {"kernel": "k", "torch": "2.11"},
     "plan": {"vllm": "0.33.0", "kernel": "k", "capability": "9.0"},
 }  # fmt: skip
 
-Candidate = SkinnyTile | LibraryGemm
+Candidate = SkinnyTile | DecodeTile | LibraryGemm
 
 
 def row(stock: Candidate, us: dict[Candidate, float | str], m: int = 1) -> dict[str, Any]:
@@ -65,11 +70,34 @@ def test_nothing_is_confirmed_where_the_baseline_failed_or_nothing_looks_faster(
 
 def test_finalists_and_passes_follow_the_time_and_are_never_fewer_than_can_show_anything() -> None:
     searched = [row(STOCK, {STOCK: 10.0, FAST: 9.0, SLOW: 9.5})]  # a third of a second a timing
-    each_pass_s = 8.0 + 3 / 3
-    assert afforded(searched, 1.0) == (1, 5)
-    assert afforded(searched, 6 * (8.0 + 2 / 3)) == (1, 6)
-    assert afforded(searched, 6 * each_pass_s) == (3, 6)
-    assert afforded(searched, 9999.0) == (3, 8)
+    assert afforded(searched, 1.0) == (1, 6)
+    assert afforded(searched, 7 * (8.0 + 2 / 3)) == (1, 7)
+    assert afforded(searched, 7 * (8.0 + 3 / 3)) == (2, 7)
+    assert afforded(searched, 9999.0) == (2, 8)
+
+
+def test_each_group_has_its_own_finalists_and_its_own_answer() -> None:
+    """Where ours is fastest, what vLLM's tiles bring and what ours bring without the early start is still said."""
+    us = {CUBLAS: 20.0, STOCK: 10.0, FAST: 9.5, SLOW: 9.6, OURS: 8.0, OURS_LATE: 9.0}
+    searched = row(STOCK, us)
+    assert finalists(searched, 1) == [STOCK, OURS, OURS_LATE, FAST]
+    times = [{STOCK: 10.0 + p / 1000, FAST: 9.5, OURS: 8.0, OURS_LATE: 9.0} for p in range(7)]
+    rows = decided([searched, *passes(searched, times)])
+    found = summary(rows)["vllm_has_a_tile"]
+    assert {which: round(part["geometric_mean"], 2) for which, part in found.items()} == {
+        "both_kernels": 1.25, "vllms_kernel_alone": 1.05, "both_without_early_start": 1.11,
+    }  # fmt: skip
+    (entry,) = tuned_table(ENVIRONMENT, rows, "2026-12-01").entries
+    assert entry.tile == FAST
+
+
+def test_a_plan_holds_our_tiles_with_and_without_the_early_start_and_reads_them_back() -> None:
+    illegal = replace(OURS, stages=8, split_k=8, warps=16)
+    found = decode_tiles(PROBLEM, [illegal, OURS], 4)
+    assert found[:2] == [OURS, OURS_LATE]
+    assert len(found) == len(set(found)) == 8
+    assert not [tile for tile in found if broken(decode_rules(PROBLEM.k, 8), tile)]
+    assert [candidate_of(document_of(tile)) for tile in found] == found
 
 
 def test_what_was_cut_off_in_the_middle_of_a_line_is_left_out(tmp_path: Path) -> None:
@@ -124,10 +152,10 @@ def test_goals_count_rows_without_a_faster_tile_as_unchanged() -> None:
     fast, same = row(STOCK, {STOCK: 10.0, FAST: 9.0}), row(STOCK, {STOCK: 10.0, FAST: 10.0}, m=2)
     times = [{STOCK: 10.0 + p / 1000, FAST: 9.0} for p in range(6)]
     found = {goal.name: goal for goal in goals(decided([fast, same, *passes(fast, times)]))}
-    tiled = found["geometric mean over the rows where vLLM has a tile"]
+    tiled = found["geometric mean over the rows where vLLM has a tile, both kernels"]
     assert tiled.value == pytest.approx((10.0025 / 9.0) ** 0.5, rel=1e-3)
     assert tiled.met
-    assert not found["geometric mean over cuBLAS's rows, M 1-4"].met  # there are none
+    assert not found["geometric mean over cuBLAS's rows, M 1-4, both kernels"].met  # there are none
 
 
 def test_timings_of_two_machines_or_of_another_kernel_are_refused() -> None:
