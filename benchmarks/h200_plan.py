@@ -2,8 +2,8 @@
 
 vLLM's kernel: the finalists of an earlier study where one is named. Without it recorded problems bring their fastest
 recorded tiles, and for the others the prior orders the space; with few rows, tiles compiled for one k are tried beside
-them: they ask for their first weights before the previous kernel has ended. Our decode GEMM: the tiles that were fastest
-for the shape before, then the most promising ones, each with and without the early start.
+them, which ask for their first weights before the previous kernel has ended. Our decode GEMM: the tiles that were
+fastest for the shape before, then the most promising ones, each with and without the early start.
 """
 
 import argparse
