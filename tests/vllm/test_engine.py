@@ -40,9 +40,9 @@ NGRAM = ServingConfig(
 
 @pytest.fixture(scope="module")
 def evaluator(
-    engine_python: Path, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory
+    engine_python: Path, small_model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[VllmEvaluator]:
-    made = build(engine_python, tiny_model, tmp_path_factory.mktemp("runs"))
+    made = build(engine_python, small_model, tmp_path_factory.mktemp("runs"))
     yield made
     made.close()
 
@@ -124,8 +124,8 @@ def test_ngram_speculation_of_every_draft_length_runs_and_is_counted(evaluator: 
 
 
 @pytest.mark.usefixtures("nothing_left")
-def test_closing_from_another_thread_ends_a_run_at_once(engine_python: Path, tiny_model: Path, tmp_path: Path) -> None:
-    evaluator = build(engine_python, tiny_model, tmp_path)
+def test_closing_from_another_thread_ends_a_run_at_once(engine_python: Path, small_model: Path, tmp_path: Path) -> None:
+    evaluator = build(engine_python, small_model, tmp_path)
     with started(evaluator, "closed") as running:
         long = ServingWorkload(input_tokens=16, output_tokens=200, context_tokens=16, concurrency=1, requests=200)
         threading.Timer(1.0, evaluator.close).start()

@@ -30,12 +30,12 @@ CORRUPT = (("logits-processors", "corrupt_decode:CorruptDecode"),)
 
 
 @pytest.fixture
-def evaluator(engine_python: Path, tiny_model: Path, tmp_path: Path) -> Iterator[VllmEvaluator]:
+def evaluator(engine_python: Path, small_model: Path, tmp_path: Path) -> Iterator[VllmEvaluator]:
     made = VllmEvaluator(
         engine=Engine(
             python=engine_python, environment=ENGINE_ENVIRONMENT, path=(Path(__file__).parent / "engine_side",)
         ),
-        model=ModelRef(model=str(tiny_model), extra={"enable-prefix-caching": False, "dtype": "bfloat16"}),
+        model=ModelRef(model=str(small_model), extra={"enable-prefix-caching": False, "dtype": "bfloat16"}),
         nodes=Nodes(),
         runs=tmp_path,
         deadlines=Deadlines(start_s=240.0),

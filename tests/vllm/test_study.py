@@ -27,7 +27,7 @@ def study_file(folder: Path, model: Path, python: Path, **changes: Any) -> Path:
         "hardware": {"gpu": "cpu"},
         "space": {"knobs": {"max_num_seqs": [1, 16], "enforce_eager": [True], "max_model_len": [256]}},
         "evaluator": "vllm",
-        "workload": {"input_tokens": 16, "output_tokens": 96, "concurrency": [8], "requests": 16},
+        "workload": {"input_tokens": 16, "output_tokens": 64, "concurrency": [8], "requests": 16},
         "objective": {"maximize": "output_tokens_per_s"},
         "budget": {"trials": 4},
         "quality": {"prompts": 2, "output_tokens": 32},
