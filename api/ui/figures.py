@@ -3,13 +3,15 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from api.ports import Ports
 from api.ui.charts import Chart, Point, chart, front, stairs
 from tuner.core.effects import Effect, main_effects
-from tuner.core.measurement import Measurement, Purpose, Start
+from tuner.core.measurement import Measurement, Purpose, Start, held_s
 from tuner.core.side_by_side import PER_GPU, PER_USER, means
-from tuner.core.trial import Trial, measured
+from tuner.core.study import Study
+from tuner.core.trial import Failed, Rejected, Trial, measured
 
 EFFECTS_AT_MOST = 24
 
@@ -42,6 +44,18 @@ class Pareto:
 
 
 @dataclass(frozen=True, slots=True)
+class NoNumber:
+    """Trials that gave none for the same reason. name: of the rule, or of the kind of failure.
+    sentence: the first trial's."""
+
+    outcome: str
+    name: str
+    trials: int
+    first: int
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
 class Bar:
     """An effect and its places on an axis from 0 to 100."""
 
@@ -50,6 +64,35 @@ class Bar:
     middle: float
     high: float
     zero: float
+
+
+def drawn(ports: Ports, study: Study, trials: Sequence[Trial]) -> dict[str, Any]:
+    """What the template of the figures takes. trials: all of the study's."""
+    of, starts = told(ports, study.id), ports.studies.starts(study.id)
+    runs, objective = baseline_runs(ports, study.id, starts), study.file.objective.metric
+    counts = sorted({trial.gpus for trial in trials})
+    shown = {gpus: progress(of, gpus, band(runs.get(gpus, []), objective)) for gpus in counts}
+    return {
+        "progress": {gpus: one for gpus, one in shown.items() if one is not None},
+        "effects": {gpus: effects(trials, of, gpus) for gpus in counts},
+        "pareto": pareto(trials),
+        "no_numbers": no_numbers(trials),
+        "spent": {name: seconds for name, seconds in held_s(starts).items() if seconds},
+    }
+
+
+def no_numbers(trials: Sequence[Trial]) -> list[NoNumber]:
+    """Of a study: the most frequent reason first. A trial that breaks several rules counts under each of them."""
+    found: dict[tuple[str, str], list[tuple[int, str]]] = {}
+    for trial in trials:
+        match trial.outcome:
+            case Rejected(reasons=reasons):
+                for reason in reasons:
+                    found.setdefault(("rejected", reason.rule), []).append((trial.number, reason.sentence))
+            case Failed(kind=kind, sentence=sentence):
+                found.setdefault(("failed", kind), []).append((trial.number, sentence))
+    groups = [NoNumber(outcome, name, len(of), *of[0]) for (outcome, name), of in found.items()]
+    return sorted(groups, key=lambda group: (-group.trials, group.first))
 
 
 def told(ports: Ports, study_id: str) -> list[Told]:

@@ -1,5 +1,6 @@
 """The pages: each reads what REST reads and renders a template. Errors are pages too."""
 
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Annotated, Any
 from urllib.parse import urlencode
@@ -12,21 +13,24 @@ from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse,
 from api import documents
 from api.auth import PortsOf, UnauthorizedError
 from api.events import follow
+from api.ports import Ports
 from api.reading import LOG_BYTES as WHOLE_LOG_BYTES
 from api.routes import Gpus, Number, ReadingOf, StudyPath, get_config
+from api.schemas import StudyDocument
 from api.ui import assets, figures, views
-from api.ui.rows import ORDERS, ROWS, Order, outcomes_of, rows_of
+from api.ui.rows import ALL_OUTCOMES, ORDERS, ROWS, Order, outcomes_of, page_of, rows_of
 from api.ui.visitors import COOKIE, Changing, Looking
 from tuner.core.access import digest_of
 from tuner.core.apart import apart
 from tuner.core.decision import DecisionKind
 from tuner.core.export import Format
-from tuner.core.measurement import held_s
 from tuner.core.study import StudyState
 from tuner.core.submitting import cancel
+from tuner.core.trial import Trial
 from tuner.core.use_cases import outlook
 
 LOG_BYTES = 16_384
+AT_ONCE = 500  # trials of a study whose page has its figures in it; with more they follow
 SECURITY = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'self'; "
     "img-src 'self'; form-action 'self'; "
@@ -109,24 +113,49 @@ def study(
         for gpus, c in confirmed.items()
         if c.decision is not None
     }
-    trials, starts = ports.studies.trials(study_id), ports.studies.starts(study_id)
-    told = figures.told(ports, study_id)
-    runs = figures.baseline_runs(ports, study_id, starts)
-    objective = study.file.objective.metric
-    counts = [contest.gpus for contest in document.contests]
-    progress = {gpus: figures.progress(told, gpus, figures.band(runs.get(gpus, []), objective)) for gpus in counts}
+    counts = {contest.gpus: sum(contest.trials.model_dump().values()) for contest in document.contests}
+    total = sum(counts.values())
+    later = total if total > AT_ONCE else 0
+    if later and order is Order.NUMBER and not outcome:
+        trials = ports.studies.trials(study_id, after=after - 1, limit=ROWS)
+        rows, compared = page_of(study_id, trials, after, total), compared_of(ports, document)
+    else:
+        trials = compared = ports.studies.trials(study_id)
+        ratios = {t.trial: t.ratio for t in figures.told(ports, study_id)} if order is Order.BEST else {}
+        rows = rows_of(study_id, trials, ratios, outcome, order, after)
+    drawn = {} if later else figures.drawn(ports, study, trials)
     return page(
-        "study", actor=actor, study=document, plots=plots,
-        comparison=documents.comparison(study, outlook(ports.studies, study, trials)),
+        "study", actor=actor, study=document, plots=plots, later=later,
+        comparison=documents.comparison(study, outlook(ports.studies, study, compared)),
         checks={gpus: views.checks(c.quality) for gpus, c in confirmed.items()},
         why_not={c.gpus: why_no_export(c.decision.kind if c.decision else None) for c in document.contests},
-        objective=objective, spent={name: seconds for name, seconds in held_s(starts).items() if seconds},
-        live=not document.state.ended,
-        progress={gpus: one for gpus, one in progress.items() if one is not None},
-        effects={gpus: figures.effects(trials, told, gpus) for gpus in counts}, pareto=figures.pareto(trials),
-        rows=rows_of(study_id, trials, {t.trial: t.ratio for t in told}, outcome, order, after),
-        outcomes=outcomes_of(trials), outcome=outcome, order=order, orders=ORDERS,
-        here=f"{request.url.path}?{request.url.query}", stream=f"/ui/studies/{study_id}/events",
+        objective=study.file.objective.metric, live=not document.state.ended, **drawn,
+        rows=rows, outcomes=ALL_OUTCOMES if later else outcomes_of(trials), outcome=outcome, order=order,
+        orders=ORDERS, here=f"{request.url.path}?{request.url.query}", stream=f"/ui/studies/{study_id}/events",
+    )  # fmt: skip
+
+
+def compared_of(ports: Ports, study: StudyDocument) -> Sequence[Trial]:
+    """Baseline and best of every GPU count, without the trials between them; all trials where that does not find them.
+
+    A study's first trials are its baselines; the best so far is known without reading one.
+    """
+    first = ports.studies.trials(study.study, limit=ROWS)
+    if {trial.gpus for trial in first if trial.baseline} != {contest.gpus for contest in study.contests}:
+        return ports.studies.trials(study.study)
+    best = [contest.best.trial for contest in study.contests if contest.best]
+    found = {trial.number: trial for trial in first}
+    found |= {t.number: t for n in best for t in ports.studies.trials(study.study, after=n - 1, limit=1)}
+    return [found[number] for number in sorted(found)]
+
+
+@router.get("/ui/studies/{study_id}/figures")
+def study_figures(reading: ReadingOf, ports: PortsOf, actor: Looking, study_id: StudyPath) -> HTMLResponse:
+    """What must read every trial: on its own where they are many, so that the study's page is there at once."""
+    study, trials = ports.studies.get(study_id), ports.studies.trials(study_id)
+    return page(
+        "study_figures", actor=actor, study=reading.study(study_id), objective=study.file.objective.metric,
+        **figures.drawn(ports, study, trials),
     )  # fmt: skip
 
 

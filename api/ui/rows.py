@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 
 from api import documents
 from api.schemas import TrialSummary
+from tuner.core.measurement import FailureKind
 from tuner.core.trial import Failed, Measured, Rejected, Trial
 
 ROWS = 50
@@ -57,8 +58,16 @@ def outcome_of(trial: Trial) -> str:
     return "running"
 
 
+ALL_OUTCOMES = sorted(["measured", "rejected", "running", *FailureKind])
+
+
 def outcomes_of(trials: Sequence[Trial]) -> list[str]:
     return sorted({outcome_of(trial) for trial in trials})
+
+
+def page_of(study_id: str, shown: Sequence[Trial], after: int, of: int) -> Rows:
+    """The page of a long study's trials by number, where only its own rows were read. of: how many there are."""
+    return _rows(study_id, shown, after, of, {"outcome": "", "order": Order.NUMBER})
 
 
 def rows_of(
@@ -72,14 +81,17 @@ def rows_of(
         found.sort(key=lambda t: (-ratios.get(t.number, -math.inf), t.number))
     elif order is Order.OUTCOME:
         found.sort(key=lambda t: (outcome_of(t), t.number))
-    shown = found[after : after + ROWS]
+    return _rows(study_id, found[after : after + ROWS], after, len(found), {"outcome": outcome, "order": order})
+
+
+def _rows(study_id: str, shown: Sequence[Trial], after: int, of: int, asked: Mapping[str, str]) -> Rows:
     return Rows(
         study=study_id,
         trials=[documents.trial(trial) for trial in shown],
-        first=min(after + 1, len(found)),
-        last=min(after + ROWS, len(found)),
-        of=len(found),
+        first=min(after + 1, of),
+        last=min(after + ROWS, of),
+        of=of,
         back=max(0, after - ROWS) if after else None,
-        on=after + ROWS if after + ROWS < len(found) else None,
-        asked={"outcome": outcome, "order": order},
+        on=after + ROWS if after + ROWS < of else None,
+        asked=asked,
     )

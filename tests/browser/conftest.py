@@ -1,5 +1,6 @@
 """A service that listens, with a worker for predicted studies, and a Chromium that may reach nothing else."""
 
+import contextlib
 import shutil
 import socket
 import threading
@@ -40,9 +41,9 @@ class Server:
         return str(answer.json()["study"])
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    with service_ports(f"sqlite:///{tmp_path / 'tuner.db'}", always_ask=False) as ports:
+@contextlib.contextmanager
+def serving(database_url: str) -> Iterator[Server]:
+    with service_ports(database_url, always_ask=False) as ports:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
@@ -57,6 +58,16 @@ def server(tmp_path: Path) -> Iterator[Server]:
         yield Server(url=f"http://localhost:{port}", ports=ports)
         uv.should_exit = True
         thread.join(20)
+
+
+def chromium_path() -> str | None:
+    return shutil.which("chromium") or shutil.which("chromium-browser")
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    with serving(f"sqlite:///{tmp_path / 'tuner.db'}") as running:
+        yield running
 
 
 @pytest.fixture
@@ -77,7 +88,6 @@ def worker(server: Server) -> Iterator[threading.Event]:
 
 
 def _parts(file: Any, studies: Any, progress: Any) -> Any:
-    import contextlib
     from dataclasses import replace
 
     @contextlib.contextmanager
@@ -97,7 +107,7 @@ class Seen:
 
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Any]:
-    path = shutil.which("chromium") or shutil.which("chromium-browser")
+    path = chromium_path()
     if path is None:
         pytest.skip("no chromium here: apt-get install chromium")
     with sync_api.sync_playwright() as playwright:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from api.ui.pages import AT_ONCE
 from tests.browser.conftest import Seen, Server, violations, watched
 from tests.browser.made import HOSTILE, proved
 from tuner.core.study import StudyState
@@ -54,7 +55,14 @@ def test_a_proved_study_shows_its_evidence_and_exports_it(server: Server, browse
     study_id = proved(server.ports.studies, name=HOSTILE)
     browser_page.goto(f"{server.url}/ui/studies/{study_id}")
     text = browser_page.inner_text("main")
-    for said in ("validated", "Paired start ratios", "ratio to the baseline", "What each knob did", HOSTILE):
+    for said in (
+        "validated",
+        "Paired start ratios",
+        "ratio to the baseline",
+        "What each knob did",
+        "Why trials gave no number",
+        HOSTILE,
+    ):
         assert said in text, said
     answer = browser_page.request.get(server.url + browser_page.get_by_text("vLLM YAML").get_attribute("href"))
     assert answer.status == 200
@@ -86,6 +94,32 @@ def test_pages_work_without_javascript(server: Server, chromium: Any, seen: Seen
     assert page.locator("svg .best").count() > 0
     page.locator("#trials ~ div a").first.click()
     assert page.url.endswith(f"{study_id}/trials/0")
+    context.close()
+
+
+def test_a_long_study_is_there_at_once_and_its_figures_follow(server: Server, chromium: Any, seen: Seen) -> None:
+    """With JavaScript they come by themselves, without it behind a link; the first trials are on the page itself."""
+    study_id = proved(server.ports.studies, trials=AT_ONCE + 20)
+    path = f"{server.url}/ui/studies/{study_id}"
+    context, plain = chromium.new_context(), chromium.new_context(java_script_enabled=False)
+    page, without = watched(context, seen), watched(plain, seen)
+    without.goto(path)
+    first = without.inner_text("main")
+    assert "validated" in first
+    assert f"1 to 50 of {AT_ONCE + 20}" in first
+    assert "What each knob did" not in first
+    without.get_by_text(f"Figures of all {AT_ONCE + 20} trials").click()
+    assert "What each knob did" in without.inner_text("main")
+    without.goto(f"{path}?after={AT_ONCE}")
+    assert f"{AT_ONCE + 1} to {AT_ONCE + 20} of {AT_ONCE + 20}" in without.inner_text("main")
+    without.goto(f"{path}?outcome=crashed&order=best")
+    assert "1 to 2 of 2" in without.inner_text("main")
+    page.goto(path)
+    page.locator("#figures svg .best").first.wait_for()
+    assert violations(page) == []
+    assert seen.errors == []
+    assert seen.hosts == {"localhost"}
+    plain.close()
     context.close()
 
 
