@@ -29,13 +29,13 @@ class Reading:
         except UnknownStudyError as error:
             raise StudyFileError(f"cursor: {cursor!r} is not the end of a page") from error
         page = found[:limit]
-        return StudyPage(studies=self._summaries(page), next=page[-1].id if len(found) > limit else None)
+        return StudyPage(studies=self.summaries(page), next=page[-1].id if len(found) > limit else None)
 
     def study(self, study_id: str) -> StudyDocument:
         study = self.ports.studies.get(study_id)
-        return documents.study(self._summaries([study])[0], study)
+        return documents.study(self.summaries([study])[0], study)
 
-    def _summaries(self, studies: Sequence[Study]) -> list[StudySummary]:
+    def summaries(self, studies: Sequence[Study]) -> list[StudySummary]:
         counts = self.ports.readings.counts([study.id for study in studies])
         return [
             documents.summary(

@@ -15,10 +15,10 @@ from functools import cache
 
 from benchmarks.h200_timing import Line, Log, Worker, timed, worker_kind
 from kernels.decode_gemm import blocks, bytes_in_flight, resident_blocks, space_of
-from kernels.roofline import H200
 from search_spaces.decode_gemm import DecodeTile, decode_rules
 from search_spaces.gemm import LibraryGemm, SkinnyTile
 from search_spaces.rule import broken
+from tuner.core.roofline import H200
 from tuner.core.workload import GemmProblem
 
 # Each shape's fastest tile over M 1, 2, 4, 8 and 16 in one pass (NVIDIA H200, driver 580.159.04, 2026-12-01).

@@ -22,12 +22,12 @@ import numpy as np
 import optuna
 
 from benchmarks.writing import Goal, write
-from kernels.roofline import H200
 from kernels.sweeps import h200_examples
 from kernels.transfer import Experience, learn
 from search_spaces.candidate import candidate_key
 from search_spaces.gemm import SkinnyTile
 from tuner.core.ports import Belief
+from tuner.core.roofline import H200
 from tuner.core.search import Search
 from tuner.core.workload import GemmProblem
 

@@ -6,10 +6,10 @@ and which are legal is search_spaces/decode_gemm.py.
 
 import math
 
-from kernels.roofline import Gpu
 from search_spaces.decode_gemm import DecodeTile, decode_space
 from search_spaces.gemm import MAX_SMEM_BYTES, REGISTERS, WARP, LibraryGemm, SkinnyTile
 from search_spaces.space import Space
+from tuner.core.roofline import Gpu
 from tuner.core.workload import GemmProblem
 
 RESERVED_SMEM_BYTES = 1024  # of each block, by the system; compute capability 9.0 and 10.x

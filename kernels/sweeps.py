@@ -9,10 +9,10 @@ import csv
 from functools import cache
 from pathlib import Path
 
-from kernels.roofline import H200
 from kernels.transfer import Examples, Experience, learn
 from search_spaces.gemm import LIBRARY, LibraryGemm, SkinnyTile
 from tuner.core.recorded import Recorded, Recording, key_of, load
+from tuner.core.roofline import H200
 from tuner.core.workload import GemmProblem
 
 DATA = Path(__file__).parent / "data"

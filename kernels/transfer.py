@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve, solve_triangular
 from scipy.optimize import minimize
 
-from kernels.roofline import Gpu, floor_us
 from search_spaces.candidate import Candidate
 from search_spaces.gemm import REGISTERS, THREAD_REGISTERS, SkinnyTile
 from tuner.core.ports import Belief
+from tuner.core.roofline import Gpu, floor_us
 from tuner.core.workload import GemmProblem, Workload
 
 Array = NDArray[np.float64]

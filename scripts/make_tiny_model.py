@@ -1,7 +1,7 @@
 """Make a small Llama with random weights and a byte-level tokenizer; nothing is downloaded.
 
-Run by the interpreter of the engine: make_tiny_model.py FOLDER [LAYERS]. Seeded, so the weights are always the same. One that is
-there is kept if it was made like this and made whole; it appears under its name only when it is complete.
+Run by the interpreter of the engine: make_tiny_model.py FOLDER [LAYERS]. Seeded, so the weights are always the same.
+One that is there is kept if it was made like this and made whole; it appears under its name only when it is complete.
 """
 
 import hashlib

@@ -36,6 +36,9 @@ def main(folder: Path) -> None:
         predicted = run_file(
             load(Path("examples/kimi_k3_gb300.yaml")), ports.studies, new=True, console=Console(quiet=True)
         )[0]
+        kernels = run_file(
+            load(Path("examples/recorded_skinny_gemm.yaml")), ports.studies, new=True, console=Console(quiet=True)
+        )[0]
         measured = proved(ports.studies)
         server = uvicorn.Server(uvicorn.Config(create_app(ports), port=PORT, log_level="error", ws="none"))
         thread = threading.Thread(target=server.run, daemon=True)
@@ -45,6 +48,7 @@ def main(folder: Path) -> None:
             "study": f"/ui/studies/{measured}",
             "predicted": f"/ui/studies/{predicted}",
             "trial": f"/ui/studies/{measured}/trials/0",
+            "kernel": f"/ui/studies/{kernels}",
             "compare": f"/ui/compare?ids={measured}&ids={predicted}",
         }
         with sync_playwright() as playwright:

@@ -7,6 +7,7 @@ from typing import Any
 
 from api.ports import Ports
 from api.ui.charts import Chart, Point, chart, front, stairs
+from api.ui.tiles import heats
 from tuner.core.effects import Effect, main_effects
 from tuner.core.measurement import Measurement, Purpose, Start, held_s
 from tuner.core.side_by_side import PER_GPU, PER_USER, means
@@ -76,6 +77,7 @@ def drawn(ports: Ports, study: Study, trials: Sequence[Trial]) -> dict[str, Any]
         "progress": {gpus: one for gpus, one in shown.items() if one is not None},
         "effects": {gpus: effects(trials, of, gpus) for gpus in counts},
         "pareto": pareto(trials),
+        "heats": heats(study.file, trials),
         "no_numbers": no_numbers(trials),
         "spent": {name: seconds for name, seconds in held_s(starts).items() if seconds},
     }

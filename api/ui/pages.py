@@ -15,16 +15,17 @@ from api.auth import PortsOf, UnauthorizedError
 from api.events import follow
 from api.ports import Ports
 from api.reading import LOG_BYTES as WHOLE_LOG_BYTES
+from api.reading import Reading
 from api.routes import Gpus, Number, ReadingOf, StudyPath, get_config
 from api.schemas import StudyDocument
-from api.ui import assets, figures, views
+from api.ui import assets, figures, tiles, views
 from api.ui.rows import ALL_OUTCOMES, ORDERS, ROWS, Order, outcomes_of, page_of, rows_of
 from api.ui.visitors import COOKIE, Changing, Looking
 from tuner.core.access import digest_of
 from tuner.core.apart import apart
 from tuner.core.decision import DecisionKind
 from tuner.core.export import Format
-from tuner.core.study import StudyState
+from tuner.core.study import Study, StudyState
 from tuner.core.submitting import cancel
 from tuner.core.trial import Trial
 from tuner.core.use_cases import outlook
@@ -125,7 +126,7 @@ def study(
         rows = rows_of(study_id, trials, ratios, outcome, order, after)
     drawn = {} if later else figures.drawn(ports, study, trials)
     return page(
-        "study", actor=actor, study=document, plots=plots, later=later,
+        "study", actor=actor, study=document, plots=plots, later=later, group=group_of(reading, study),
         comparison=documents.comparison(study, outlook(ports.studies, study, compared)),
         checks={gpus: views.checks(c.quality) for gpus, c in confirmed.items()},
         why_not={c.gpus: why_no_export(c.decision.kind if c.decision else None) for c in document.contests},
@@ -133,6 +134,13 @@ def study(
         rows=rows, outcomes=ALL_OUTCOMES if later else outcomes_of(trials), outcome=outcome, order=order,
         orders=ORDERS, here=f"{request.url.path}?{request.url.query}", stream=f"/ui/studies/{study_id}/events",
     )  # fmt: skip
+
+
+def group_of(reading: Reading, study: Study) -> tiles.Group | None:
+    if study.group is None:
+        return None
+    members = reading.ports.studies.group(study.group)
+    return tiles.group([(summary, one.file) for summary, one in zip(reading.summaries(members), members, strict=True)])
 
 
 def compared_of(ports: Ports, study: StudyDocument) -> Sequence[Trial]:

@@ -1,6 +1,11 @@
 """The dashboard in a real Chromium: live, accessible, quiet, and asking nobody but its own host."""
 
+import json
+import os
+import subprocess
+import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +14,9 @@ from api.ui.pages import AT_ONCE
 from tests.browser.conftest import Seen, Server, violations, watched
 from tests.browser.made import HOSTILE, proved
 from tuner.core.study import StudyState
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "recorded_skinny_gemm.yaml"
 
 pytestmark = pytest.mark.browser
 
@@ -120,6 +128,44 @@ def test_a_long_study_is_there_at_once_and_its_figures_follow(server: Server, ch
     assert seen.errors == []
     assert seen.hosts == {"localhost"}
     plain.close()
+    context.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_kernel_study_shows_its_tiles_the_roofline_and_its_group(
+    server: Server, chromium: Any, scheme: str, seen: Seen, tmp_path: Path
+) -> None:
+    """The recorded example, run by the command: four problems of two shapes, each a study of one group."""
+    command = [
+        sys.executable,
+        "-m",
+        "tuner.app.cli",
+        "run",
+        EXAMPLE,
+        "--db",
+        f"sqlite:///{tmp_path}/tuner.db",
+        "--json",
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    study_id = json.loads(done.stdout)["studies"][0]["study"]
+    context = chromium.new_context(viewport={"width": 390, "height": 844}, color_scheme=scheme)
+    page = watched(context, seen)
+    page.goto(f"{server.url}/ui/studies/{study_id}")
+    text = page.inner_text("main")
+    for said in (
+        "Tiles for 2112 x 7168, M 1",
+        "weights read once",
+        "what runs it today",
+        "The group over shapes and M",
+    ):
+        assert said in text, said
+    assert page.locator(".heat td[class*=heat-] a").count() > 3
+    assert page.locator(".heat-8").count() >= 1
+    assert page.locator("td a[href^='/ui/studies/']").filter(has_text=".").count() >= 4
+    assert violations(page) == []
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    assert seen.errors == []
     context.close()
 
 

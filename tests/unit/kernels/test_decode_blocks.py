@@ -3,9 +3,9 @@
 import pytest
 
 from kernels.decode_gemm import blocks, bytes_in_flight, resident_blocks, space_of
-from kernels.roofline import H200
 from search_spaces.decode_gemm import DecodeTile
 from search_spaces.gemm import LibraryGemm, SkinnyTile
+from tuner.core.roofline import H200
 from tuner.core.workload import GemmProblem
 
 HEAD = GemmProblem(n=20480, k=7168, m=1)

@@ -22,6 +22,8 @@ class Gpu:
 H200 = Gpu(name="H200", multiprocessors=132, bytes_per_us=4.4e6, l2_bytes=60 * 2**20)
 GB300 = Gpu(name="GB300", multiprocessors=152, bytes_per_us=8.0e6, l2_bytes=256 * 2**20)
 
+GPUS = {gpu.name: gpu for gpu in (H200, GB300)}
+
 
 def floor_us(problem: GemmProblem, gpu: Gpu) -> float:
     return problem.weight_bytes / gpu.bytes_per_us + gpu.launch_us
