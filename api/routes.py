@@ -102,7 +102,9 @@ def list_studies(
     reading: ReadingOf,
     _: Reader,
     state: StudyState | None = None,
-    text: Annotated[str, Query(max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$", description="Part of the name.")] = "",
+    text: Annotated[
+        str, Query(max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$", description="Part of the name or owner.")
+    ] = "",
     limit: Limit = 50,
     cursor: Annotated[str | None, Query(pattern=r"^[0-9A-Za-z_-]{1,64}$")] = None,
 ) -> StudyPage:

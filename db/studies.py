@@ -77,12 +77,13 @@ class SqlStudies:
     def find(
         self, *, state: StudyState | None = None, text: str = "", limit: int = 50, before: str | None = None
     ) -> Sequence[Study]:
-        """`text` ignores case (on SQLite that of ASCII letters). Raises UnknownStudyError for `before`."""
+        """`text`: in name or owner; ignores case (on SQLite that of ASCII letters). Raises UnknownStudyError: `before`."""
         query = select(StudyRow).order_by(StudyRow.created_at.desc(), StudyRow.id.desc()).limit(limit)
         if state is not None:
             query = query.where(StudyRow.state == state.value)
         if text:
-            query = query.where(StudyRow.name.icontains(text, autoescape=True))
+            holds = (column.icontains(text, autoescape=True) for column in (StudyRow.name, StudyRow.owner))
+            query = query.where(or_(*holds))
         with self._reading() as session:
             if before is not None:
                 last = _study(session, before)

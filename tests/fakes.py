@@ -73,7 +73,8 @@ class MemoryStudies:
             found = [
                 study
                 for study in reversed(self._oldest_first())
-                if state in (None, study.state) and text.lower() in study.name.lower()
+                if state in (None, study.state)
+                and any(text.lower() in part.lower() for part in (study.name, study.owner))
             ]
             if before is not None:
                 last = _age(self.get(before))

@@ -66,7 +66,10 @@ def _run(start: str, value: float, number: int) -> Measurement:
         origin=Origin.MEASURED,
         metrics={METRIC: value, "decode_tokens_per_s_per_gpu": 900 + 40 * (number % 7) - 2 * value, "ttft_p99_ms": 50},
         missing={"acceptance_length": "was nan", "e2e_p99_ms": "was inf"},
-        samples={"tpot_ms": tuple(1000 / value * (1 + i / 1000) for i in range(20))},
+        samples={
+            "tpot_ms": tuple(1000 / value * (1 + i / 1000) for i in range(20)),
+            "acceptance_by_position": (0.91, 0.74, 0.6),
+        },
         seconds=12.5,
     )
 

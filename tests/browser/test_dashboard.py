@@ -186,6 +186,7 @@ def test_hostile_text_stands_escaped_in_its_cell_and_a_page_stays_light(
         assert page.locator("script:not([src])").count() == 0, path
     assert "was nan" in page.inner_text("main")
     assert "was inf" in page.inner_text("main")
+    assert "74.0 %" in page.inner_text("main")
     assert "two" in page.inner_text("main")
     assert alerts == []
     assert seen.errors == []

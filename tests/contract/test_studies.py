@@ -72,8 +72,8 @@ def test_pages_show_every_study_once_newest_first(studies: Studies) -> None:
     assert len(seen) == len(written)
 
 
-def test_find_narrows_by_state_and_by_a_part_of_the_name(studies: Studies) -> None:
-    ours, theirs = a_study(name="Kimi decode"), a_study(name="kimi prefill")
+def test_find_narrows_by_state_and_by_a_part_of_the_name_or_owner(studies: Studies) -> None:
+    ours, theirs = a_study(name="Kimi decode", owner="Alice"), a_study(name="kimi prefill")
     for study in (ours, theirs):
         studies.create(study)
     lease = studies.claim("w", ttl_s=20, study_id=ours.id)
@@ -82,6 +82,7 @@ def test_find_narrows_by_state_and_by_a_part_of_the_name(studies: Studies) -> No
     assert {study.id for study in studies.find(text="KIMI")} == {ours.id, theirs.id}
     assert [study.id for study in studies.find(state=StudyState.RUNNING, text="kimi")] == [ours.id]
     assert studies.find(text="%") == []
+    assert [study.id for study in studies.find(text="alic")] == [ours.id]
 
 
 def test_the_newest_unfinished_study_of_a_file_is_found_until_it_ends(studies: Studies) -> None:

@@ -181,7 +181,7 @@ class Studies(Protocol):
     def find(
         self, *, state: StudyState | None = None, text: str = "", limit: int = 50, before: str | None = None
     ) -> Sequence[Study]:
-        """Newest first. text: part of the name.   before: a study's id, for the next page."""
+        """Newest first. text: part of the name or of the owner's.   before: a study's id, for the next page."""
         ...
 
     def unfinished(self, file_key: str) -> Study | None:
