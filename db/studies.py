@@ -77,7 +77,9 @@ class SqlStudies:
     def find(
         self, *, state: StudyState | None = None, text: str = "", limit: int = 50, before: str | None = None
     ) -> Sequence[Study]:
-        """`text`: in name or owner; ignores case (on SQLite that of ASCII letters). Raises UnknownStudyError: `before`."""
+        """`text`: in name or owner, case ignored (on SQLite that of ASCII letters).
+
+        Raises UnknownStudyError for `before`."""
         query = select(StudyRow).order_by(StudyRow.created_at.desc(), StudyRow.id.desc()).limit(limit)
         if state is not None:
             query = query.where(StudyRow.state == state.value)
