@@ -1,5 +1,6 @@
 """The places that the contract of `Studies` must hold in: memory, an SQLite file, a real PostgreSQL."""
 
+import fcntl
 import shutil
 import tempfile
 import warnings
@@ -46,8 +47,14 @@ def migrated_file() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
-    """A server that this session starts and stops; it brings its own programs and needs no root."""
-    server = get_server(tempfile.mkdtemp(prefix="tuner-pg-"), cleanup_mode="delete")
+    """A server that this session starts and stops; it brings its own programs and needs no root.
+
+    One session starts at a time: as root, the first on a machine makes a user and opens folders to it, and another that
+    started meanwhile was refused its own.
+    """
+    with (Path(tempfile.gettempdir()) / "tuner-pg.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        server = get_server(tempfile.mkdtemp(prefix="tuner-pg-"), cleanup_mode="delete")
     yield server
     server.cleanup()
 
