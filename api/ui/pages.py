@@ -114,24 +114,24 @@ def study(
         for gpus, c in confirmed.items()
         if c.decision is not None
     }
-    counts = {contest.gpus: sum(contest.trials.model_dump().values()) for contest in document.contests}
-    total = sum(counts.values())
+    total = sum(sum(contest.trials.model_dump().values()) for contest in document.contests)
     later = total if total > AT_ONCE else 0
     if later and order is Order.NUMBER and not outcome:
-        trials = ports.studies.trials(study_id, after=after - 1, limit=ROWS)
-        rows, compared = page_of(study_id, trials, after, total), compared_of(ports, document)
+        first = ports.studies.trials(study_id, limit=ROWS)
+        shown = ports.studies.trials(study_id, after=after - 1, limit=ROWS) if after else first
+        rows, compared = page_of(study_id, shown, after, total), compared_of(ports, document, first)
     else:
-        trials = compared = ports.studies.trials(study_id)
+        compared = ports.studies.trials(study_id)
         ratios = {t.trial: t.ratio for t in figures.told(ports, study_id)} if order is Order.BEST else {}
-        rows = rows_of(study_id, trials, ratios, outcome, order, after)
-    drawn = {} if later else figures.drawn(ports, study, trials)
+        rows = rows_of(study_id, compared, ratios, outcome, order, after)
+    drawn = {} if later else figures.drawn(ports, study, compared)
     return page(
         "study", actor=actor, study=document, plots=plots, later=later, group=group_of(reading, study),
         comparison=documents.comparison(study, outlook(ports.studies, study, compared)),
         checks={gpus: views.checks(c.quality) for gpus, c in confirmed.items()},
         why_not={c.gpus: why_no_export(c.decision.kind if c.decision else None) for c in document.contests},
         objective=study.file.objective.metric, live=not document.state.ended, **drawn,
-        rows=rows, outcomes=ALL_OUTCOMES if later else outcomes_of(trials), outcome=outcome, order=order,
+        rows=rows, outcomes=ALL_OUTCOMES if later else outcomes_of(compared), outcome=outcome, order=order,
         orders=ORDERS, here=f"{request.url.path}?{request.url.query}", stream=f"/ui/studies/{study_id}/events",
     )  # fmt: skip
 
@@ -143,12 +143,11 @@ def group_of(reading: Reading, study: Study) -> tiles.Group | None:
     return tiles.group([(summary, one.file) for summary, one in zip(reading.summaries(members), members, strict=True)])
 
 
-def compared_of(ports: Ports, study: StudyDocument) -> Sequence[Trial]:
+def compared_of(ports: Ports, study: StudyDocument, first: Sequence[Trial]) -> Sequence[Trial]:
     """Baseline and best of every GPU count, without the trials between them; all trials where that does not find them.
 
-    A study's first trials are its baselines; the best so far is known without reading one.
+    first: of the study's trials, its baselines as a rule among them; the best so far is known without reading one.
     """
-    first = ports.studies.trials(study.study, limit=ROWS)
     if {trial.gpus for trial in first if trial.baseline} != {contest.gpus for contest in study.contests}:
         return ports.studies.trials(study.study)
     best = [contest.best.trial for contest in study.contests if contest.best]

@@ -1,9 +1,6 @@
 """The dashboard in a real Chromium: live, accessible, quiet, and asking nobody but its own host."""
 
 import json
-import os
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -13,9 +10,9 @@ import pytest
 from api.ui.pages import AT_ONCE
 from tests.browser.conftest import Seen, Server, violations, watched
 from tests.browser.made import HOSTILE, proved
+from tests.integration.test_cli import ROOT, tuner
 from tuner.core.study import StudyState
 
-ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "recorded_skinny_gemm.yaml"
 
 pytestmark = pytest.mark.browser
@@ -136,18 +133,8 @@ def test_a_kernel_study_shows_its_tiles_the_roofline_and_its_group(
     server: Server, chromium: Any, scheme: str, seen: Seen, tmp_path: Path
 ) -> None:
     """The recorded example, run by the command: four problems of two shapes, each a study of one group."""
-    command = [
-        sys.executable,
-        "-m",
-        "tuner.app.cli",
-        "run",
-        EXAMPLE,
-        "--db",
-        f"sqlite:///{tmp_path}/tuner.db",
-        "--json",
-    ]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    done = tuner("run", EXAMPLE, "--db", f"sqlite:///{tmp_path}/tuner.db", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
     study_id = json.loads(done.stdout)["studies"][0]["study"]
     context = chromium.new_context(viewport={"width": 390, "height": 844}, color_scheme=scheme)
     page = watched(context, seen)

@@ -158,12 +158,15 @@ def requests_of(
             FailureKind.WRONG_OUTPUT, f"a request gave {given} of {wanted} tokens although it may not end"
         )
     found = _times(result, workload, tokens)
-    ttft = found.ttft_s
-    impossible = sum(1 for value in ttft if value <= 0) + sum(1 for value in tpot_ms(found) if value < TPOT_LEAST_MS)
+    ttft, tpot = found.ttft_s, _tpot_ms(found)
+    strange = [
+        first <= 0 or (each is not None and each < TPOT_LEAST_MS) for first, each in zip(ttft, tpot, strict=True)
+    ]
+    impossible = sum(strange)
     if impossible:
         # A server that does not stream gives every answer so. Where some came as they should, the benchmark or the
         # server was not scheduled meanwhile, or is slower than the engine: no times, and no wrong output either.
-        every = impossible >= len(tokens)
+        every = all([bad for bad, each in zip(strange, tpot, strict=True) if each is not None] or strange)
         least = f"TTFT {min(ttft):.6f} s, TPOT {min(tpot_ms(found), default=math.nan):.6f} ms"
         why = "the server does not stream" if every else "whoever read or sent them could not keep up with the engine"
         return Incomplete(
@@ -197,10 +200,14 @@ def _times(result: Mapping[str, Any], workload: ServingWorkload, tokens: tuple[i
 
 def tpot_ms(requests: Requests) -> list[float]:
     """Milliseconds for each output token after the first, of every request that has one."""
+    return [value for value in _tpot_ms(requests) if value is not None]
+
+
+def _tpot_ms(requests: Requests) -> list[float | None]:
+    """One for each request: None where it has a single token."""
     return [
-        1000 * (latency - ttft) / (count - 1)
+        1000 * (latency - ttft) / (count - 1) if count > 1 else None
         for ttft, latency, count in zip(requests.ttft_s, requests.latency_s, requests.output_tokens, strict=True)
-        if count > 1
     ]
 
 

@@ -169,6 +169,24 @@ def test_an_engine_faster_than_its_reader_gives_no_times_and_is_not_called_wrong
     assert "could not keep up with the engine" in found.sentence
 
 
+def test_a_request_counts_once_however_many_of_its_times_cannot_be() -> None:
+    """Two of four with no first time and no gaps were four of four, and a server that does not stream."""
+    found = traffic.requests_of(result(ttfts=[0.5, 0.5, 0.0, 0.0], itls=[[0.1] * 4] * 2 + [[0.0] * 4] * 2), workload())
+    assert isinstance(found, traffic.Incomplete)
+    assert found.kind is FailureKind.INCOMPLETE
+    assert found.sentence.startswith("2 of 4 requests")
+
+
+def test_answers_of_one_token_do_not_hide_that_a_server_does_not_stream() -> None:
+    silent = result(
+        input_lens=[5] * 4, output_lens=[5, 5, 5, 1], asked_output_lens=[5, 5, 5, 1], itls=[[0.0] * 4] * 3 + [[]]
+    )
+    found = traffic.requests_of(silent, workload(dataset=Dataset(kind="prompts")))
+    assert isinstance(found, traffic.Incomplete)
+    assert found.kind is FailureKind.WRONG_OUTPUT
+    assert "does not stream" in found.sentence
+
+
 def test_a_stream_that_breaks_off_is_no_output_whatever_the_dataset() -> None:
     found = traffic.requests_of(result(output_lens=[5, 5, 5, 1]), workload(dataset=Dataset(kind="prompts")))
     assert isinstance(found, traffic.Incomplete)
