@@ -165,7 +165,7 @@ def _trial_document(study: Study, trial: Trial) -> dict[str, Any]:
             document |= {"outcome": "measured", "metrics": means(trial)}
     if fell_back(trial):
         document["fell_back"] = True
-    if bare := without_graph(trial.candidate, study.file.workloads, study.file.engine.options):
+    if bare := without_graph(trial.candidate, study.file.workloads, study.file.engine):
         document["without_graph"] = bare
     return document
 
@@ -247,7 +247,7 @@ def _print_trials(console: Console, studies: Studies, study: Study) -> None:
                 )
                 note = ", ".join(f"{name}={a}" for name, (a, _) in changed.items()) or "baseline"
                 note = f"fell back to stock kernels; {note}" if fell_back(trial) else note
-                bare = without_graph(trial.candidate, study.file.workloads, study.file.engine.options)
+                bare = without_graph(trial.candidate, study.file.workloads, study.file.engine)
                 note = "; ".join([*bare, note])
         table.add_row(str(trial.number), str(trial.gpus), trial.chosen_by, " ".join(values), one_line(note, 160))
     console.print(table, soft_wrap=False)

@@ -7,10 +7,12 @@ import pytest
 from search_spaces.capture_sizes import capture_sizes, captured
 from search_spaces.serving import ServingConfig
 from tuner.core.graphs import without_graph
+from tuner.core.study_file import EngineSection
 from tuner.core.workload import GemmProblem, ServingWorkload
 
 BY_HAND = (1, 2, 4, 8, 16, 32, 64)
-MODE_0 = {"compilation-config": {"mode": 0}}
+DEFAULT = EngineSection()
+MODE_0 = EngineSection(options={"compilation-config": {"mode": 0}})
 
 
 def workload(concurrency: int) -> ServingWorkload:
@@ -37,27 +39,48 @@ def test_eight_requests_with_sizes_by_hand_lack_a_graph_exactly_where_the_h200_w
 
 
 def test_the_sentence_names_the_step_and_the_largest_graph() -> None:
-    (sentence,) = without_graph(config(4), [workload(1), workload(8)], {})
+    (sentence,) = without_graph(config(4), [workload(1), workload(8)], DEFAULT)
     assert sentence == "steps of 8 requests (40 tokens) ran without a CUDA graph: the largest graph is of 35 tokens"
 
 
 @pytest.mark.parametrize("drafts", range(8))
 def test_derived_sizes_cover_every_step(drafts: int) -> None:
     sizes = capture_sizes(max_num_seqs=64, tokens_per_request=drafts + 1, max_num_batched_tokens=8192)
-    assert without_graph(config(drafts, sizes), [workload(c) for c in range(1, 65)], {}) == []
+    assert without_graph(config(drafts, sizes), [workload(c) for c in range(1, 65)], DEFAULT) == []
 
 
 def test_more_requests_than_the_engine_runs_are_no_larger_step() -> None:
-    assert without_graph(config(0), [workload(500)], {}) == []
+    assert without_graph(config(0), [workload(500)], DEFAULT) == []
 
 
-def test_a_piecewise_mode_without_compilation_has_no_graph_at_all() -> None:
-    (sentence,) = without_graph(config(3, mode="FULL_AND_PIECEWISE"), [workload(8)], MODE_0)
-    assert "needs compilation mode 3, and this is 0" in sentence
-    assert without_graph(config(3, mode="FULL_AND_PIECEWISE"), [workload(8)], {}) == []
-    assert without_graph(replace(config(3), enforce_eager=True), [workload(8)], {}) != []
+@pytest.mark.parametrize("version", ["0.25.1", "0.32.0", "0.33.0", None])
+@pytest.mark.parametrize("mode", ["PIECEWISE", "FULL_AND_PIECEWISE"])
+def test_a_piecewise_mode_without_compilation(mode: str, version: str | None) -> None:
+    """vLLM 0.25.1 captures nothing then; 0.32.0 and 0.33.0 keep the decode graphs of FULL_AND_PIECEWISE."""
+    asked = config(3, mode=mode), [workload(8)]
+    kept = mode == "FULL_AND_PIECEWISE" and version != "0.25.1"
+
+    found = without_graph(*asked, MODE_0.model_copy(update={"version": version}))
+
+    assert [("needs compilation mode 3, and this is 0" in sentence) for sentence in found] == [True] * (not kept)
+
+
+@pytest.mark.parametrize("compiled", [3, "3", "VLLM_COMPILE", None])
+def test_a_piecewise_mode_has_its_graphs_with_compilation(compiled: int | str | None) -> None:
+    engine = EngineSection(options={"compilation-config": {"mode": compiled}}, version="0.25.1")
+    assert without_graph(config(3, mode="PIECEWISE"), [workload(8)], engine) == []
+    assert without_graph(config(3, mode="PIECEWISE"), [workload(8)], DEFAULT) == []
+
+
+def test_a_piecewise_mode_whose_graphs_break_needs_no_compilation() -> None:
+    engine = MODE_0.model_copy(update={"environment": {"VLLM_USE_BREAKABLE_CUDAGRAPH": "1"}})
+    assert without_graph(config(3, mode="PIECEWISE"), [workload(8)], engine) == []
+
+
+def test_an_eager_engine_has_no_graph() -> None:
+    assert without_graph(replace(config(3), enforce_eager=True), [workload(8)], DEFAULT) != []
 
 
 def test_nothing_is_claimed_where_the_engine_chooses_or_of_a_kernel() -> None:
-    assert without_graph(config(4, sizes=None), [workload(8)], {}) == []
-    assert without_graph(config(4), [GemmProblem(n=8, k=8, m=1)], {}) == []
+    assert without_graph(config(4, sizes=None), [workload(8)], DEFAULT) == []
+    assert without_graph(config(4), [GemmProblem(n=8, k=8, m=1)], DEFAULT) == []
